@@ -1,0 +1,36 @@
+# Every target does its own set-up: a fresh machine with Python 3.11+ needs nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test test-engines test-gpu lint format bench clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[worker,dev]'
+	touch $@
+
+demo: $(READY)  ## two real engines behind the router, round robin against cache-aware placement
+	$(BIN)/warmroute demo
+
+test: $(READY)  ## the fast suite
+	$(BIN)/pytest -q -m 'not engines and not gpu'
+
+test-engines: $(READY)  ## against a real vLLM: VLLM=path/to/vllm
+	$(BIN)/pytest -q -m engines
+
+test-gpu: $(READY)
+	$(BIN)/pytest -q -m gpu
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

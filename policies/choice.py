@@ -1,0 +1,29 @@
+"""From costs to a place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from policies.views import Candidate, Policy, RequestView
+
+TIE = 1e-9
+"""Costs closer than this are equal: far below one token, far above rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen candidate's position, and the cost of each candidate in the given order."""
+
+    position: int
+    costs: tuple[float, ...]
+
+
+def choose(policy: Policy, request: RequestView, candidates: Sequence[Candidate], rng: Random) -> Choice:
+    """The candidate of lowest cost; ties by one draw from `rng` over keys in sorted order, so that the order in which
+    the candidates come cannot matter. Raises ValueError for no candidates."""
+    if not candidates:
+        raise ValueError("cannot choose from no candidates")
+    costs = tuple(policy(request, candidates))
+    limit = min(costs) + TIE
+    tied = sorted((c.key, i) for i, (c, cost) in enumerate(zip(candidates, costs, strict=True)) if cost <= limit)
+    return Choice(rng.choice(tied)[1], costs)

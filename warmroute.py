@@ -1,0 +1,51 @@
+"""The front door: `warmroute worker | router | demo`. It parses nothing; each room brings its own command."""
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "worker": "worker.cli:worker",
+    "router": "router.cli:router",
+    "demo": "replay.demo.cli:demo",
+}
+
+HELP = {
+    "worker": "Serve a model: an engine with a prefix cache that publishes its KV events.",
+    "router": "The gateway: place OpenAI-style requests where their prompt is cached.",
+    "demo": "Two workers and the router on this machine: round robin against cache-aware placement.",
+}
+
+
+class Rooms(click.Group):
+    """Mounts a room's command when it is asked for, so that `router` runs where torch is not installed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        try:
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise click.UsageError(
+                f"`warmroute {cmd_name}` needs the package {error.name!r}, which is not installed: "
+                "pip install 'warmroute[worker]'"
+            ) from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
+
+
+@click.group(cls=Rooms)
+@click.version_option(package_name="warmroute")
+def main() -> None:
+    """A cache-aware gateway for fleets of LLM engines."""
+
+
+if __name__ == "__main__":
+    main()
