@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
+from policies.parameters import Amount
 from policies.views import Candidate, RequestView
 
 
@@ -23,12 +25,30 @@ class ExpectedWork:
     are within 2 % there. No trace was held out.
     """
 
-    w: float = 1.0
-    gamma: float = 0.1
-    kappa: float = 0.05
+    w: Amount = 1.0
+    gamma: Amount = 0.1
+    kappa: Amount = 0.05
+
+    @classmethod
+    def from_profile(
+        cls, *, prefill_ms_per_token: float, decode_ms_per_kv_token: float, output_tokens: float, omega: float = 0.1
+    ) -> Self:
+        """The constants that follow from a worker's measured profile and one preference.
+
+        `omega` is the worth of a millisecond of decoding in milliseconds of TTFT. A prefill of u tokens stops n
+        decodes for u * prefill_ms_per_token each, hence gamma = omega. Each KV token read beside it lengthens each of
+        this request's `output_tokens` (expected) decode steps by `decode_ms_per_kv_token`, hence kappa = omega *
+        output_tokens * decode_ms_per_kv_token / prefill_ms_per_token, the last to count in prefill tokens.
+        Raises ValueError for a profile or preference that cannot be.
+        """
+        if prefill_ms_per_token <= 0:
+            raise ValueError(f"prefill_ms_per_token must be > 0, not {prefill_ms_per_token}")
+        if min(decode_ms_per_kv_token, output_tokens, omega) < 0:
+            raise ValueError("decode_ms_per_kv_token, output_tokens and omega must be >= 0")
+        return cls(gamma=omega, kappa=omega * output_tokens * decode_ms_per_kv_token / prefill_ms_per_token)
 
     def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        return [self._cost(request.prompt_tokens - c.cached_tokens, c) for c in candidates]
+        return [self._cost(c.uncached_tokens(request), c) for c in candidates]
 
     def _cost(self, uncached_tokens: int, c: Candidate) -> float:
         own_prefill = uncached_tokens * (self.w + self.gamma * c.active_requests)

@@ -1,0 +1,121 @@
+"""From a request to the token ids that the engine will see: chat template, then tokenizer, exactly as vLLM does it."""
+
+from typing import Any
+
+import jinja2
+from transformers import AutoTokenizer
+
+from protocol.chat_template import iterates_over_content, knows_developer_role
+from protocol.conversation import conversation, developer_as_system, tool_definitions
+from protocol.errors import InvalidRequest
+from protocol.fields import boolean, wrong_value
+from protocol.requests import ChatRequest, CompletionRequest
+from protocol.segments import SegmentTokenizer
+
+_NOT_FOR_TEMPLATES = {
+    "chat_template",
+    "conversation",
+    "max_length",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "sanitize_control_tokens",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+}
+"""Names that `apply_chat_template` would take for its own arguments."""
+
+
+class PromptEncoder:
+    """Encodes with one model's tokenizer and its chat template. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._segments = SegmentTokenizer(tokenizer)
+        self._content_as_parts: dict[str, bool] = {}  # by template; a tokenizer has a handful at most
+
+    @classmethod
+    def load(cls, name_or_path: str) -> "PromptEncoder":
+        """The tokenizer of a local directory or a hub name; ValueError where there is none."""
+        try:
+            return cls(AutoTokenizer.from_pretrained(name_or_path))
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"no tokenizer can be loaded from {name_or_path!r}: {reason}") from error
+
+    def encode(self, request: ChatRequest | CompletionRequest) -> tuple[tuple[int, ...], ...]:
+        """One token sequence for each prompt of the request; `n` does not multiply them.
+
+        Raises InvalidRequest for what template or tokenizer refuse, UnsupportedContent for parts that are not text.
+        """
+        if isinstance(request, ChatRequest):
+            special = boolean(request.fields, "add_special_tokens")
+            return (self._tokenize(self.render(request), special),)
+        special = boolean(request.fields, "add_special_tokens", True)
+        return tuple(
+            self._tokenize(prompt, special) if isinstance(prompt, str) else prompt for prompt in request.prompts
+        )
+
+    def render(self, request: ChatRequest) -> str:
+        """The text that the chat template makes of the messages."""
+        if request.fields.get("chat_template") is not None:
+            # A template is a program: one from a client could keep this process busy for as long as it likes.
+            raise InvalidRequest("'chat_template' is not accepted from requests", param="chat_template")
+        tools = tool_definitions(request.fields.get("tools"))
+        template = self._template(tools)
+        messages = conversation(request.messages, content_as_parts=self._wants_parts(template))
+        if not knows_developer_role(template):
+            messages = developer_as_system(messages)
+        arguments = _template_arguments(request)
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                messages, tools=tools, chat_template=template, tokenize=False, **arguments
+            )
+        except Exception as error:  # a template is a program run on the client's data: whatever it raises
+            raise InvalidRequest(f"the chat template refuses these messages: {error}", param="messages") from error
+        return text
+
+    def _tokenize(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        if not add_special_tokens:
+            return self._segments.encode(text)
+        return tuple(self.tokenizer.encode(text, add_special_tokens=True, verbose=False))
+
+    def _template(self, tools: object) -> str:
+        try:
+            template: str = self.tokenizer.get_chat_template(None, tools=tools)
+        except ValueError as error:
+            raise InvalidRequest(
+                "this model has no chat template; use /v1/completions with a prompt", param="messages"
+            ) from error
+        return template
+
+    def _wants_parts(self, template: str) -> bool:
+        if template not in self._content_as_parts:
+            try:
+                self._content_as_parts[template] = iterates_over_content(template)
+            except jinja2.TemplateSyntaxError:  # rendering will say what is wrong with it
+                self._content_as_parts[template] = False
+        return self._content_as_parts[template]
+
+
+def _template_arguments(request: ChatRequest) -> dict[str, Any]:
+    given = request.fields.get("chat_template_kwargs")
+    if given is not None and not isinstance(given, dict):
+        raise wrong_value("chat_template_kwargs", "an object", given)
+    reserved = _NOT_FOR_TEMPLATES & (given or {}).keys()
+    if reserved:
+        raise InvalidRequest(
+            f"'chat_template_kwargs' may not set {', '.join(sorted(reserved))}", param="chat_template_kwargs"
+        )
+    arguments = dict(given or {})
+    arguments["add_generation_prompt"] = boolean(request.fields, "add_generation_prompt", True)
+    arguments["continue_final_message"] = boolean(request.fields, "continue_final_message")
+    for name in ("documents", "reasoning_effort"):
+        if request.fields.get(name) is not None:
+            arguments[name] = request.fields[name]
+    if "reasoning_effort" in arguments:
+        arguments.setdefault("enable_thinking", arguments["reasoning_effort"] != "none")
+    return arguments

@@ -1,0 +1,5 @@
+"""The gateway process: a core that decides and does no I/O, and shells that do what it decided.
+
+Core: `core` (the state machine), `fleet` (workers and their slots), `index` (who has which prefix), `load` (tickets).
+Shells: `gateway` (HTTP front), `relay` (upstream), `worker_link` (health, discovery, events), `metrics`, `app`.
+"""

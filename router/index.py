@@ -1,0 +1,296 @@
+"""Which worker has which prefix: a radix tree for each worker, overlaid so that one walk answers for all of them.
+
+A block's hash names its whole path from the root (it chains over its parent's), so the overlaid trees need no nodes
+with children: one flat map from block hash to the set of slots that hold the block is the same structure, walked by
+looking up a prompt's hashes in order. A set of slots is an int used as a bit mask, bit i for slot i.
+
+Two kinds of entries are kept apart and united by `match`:
+- held: blocks that an engine announced. Matched by *our* hash, removed by the *engine's* (wire page: engine hashes
+  need not be computable, or equal between engines).
+- leased: blocks of prompts in flight, which an engine announces only with its first token.
+
+Held blocks follow set semantics: the first removal of a hash removes it, however often it was stored. Engines announce
+a second copy (a block-aligned prompt computed again) and a mere repetition (vLLM's kv_cache_report_mode=full) in the
+same words; counting would keep blocks that are gone, a set at worst forgets a copy that is left.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+
+from kv_events.events import GPU_MEDIUM, BlockRemoved, BlockStored, EngineHash
+from kv_events.hashing import UnmappableEvent, stored_hashes
+from router.leases import Leases
+from router.orphans import Orphans
+
+MAX_BLOCKS = 1 << 22
+"""Bound on one slot's blocks: 64 M tokens in blocks of 16, above any engine's GPU pool. Past it stores are refused."""
+MAX_ORPHANS = 1024
+MAX_DEPARTED = 4096
+NOWHERE = (0, None)
+
+
+def slots_in(mask: int) -> Iterator[int]:
+    """The set bits of `mask`, lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A run of blocks without a branch. `first` is its first block's hash, `parent` the `first` of the edge above."""
+
+    first: int
+    parent: int | None
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """One slot's counts; the last three count since the slot was opened."""
+
+    blocks: int
+    orphans: int
+    orphans_dropped: int
+    unmappable: int
+    refused: int
+
+
+class _Held:
+    """One slot's blocks by the names its engine gives them."""
+
+    def __init__(self) -> None:
+        self.ours: dict[EngineHash, int] = {}
+        self.aliases: dict[int, int] = {}  # our hash -> engine names beyond the first (a hash may cover more than ours)
+        self.departed: dict[EngineHash, int] = {}  # evicted names, whose children may still be stored
+        self.departed_before: dict[EngineHash, int] = {}
+        self.orphans = Orphans(MAX_ORPHANS)
+        self.unmappable = self.refused = 0
+
+    @property
+    def blocks(self) -> int:
+        return len(self.ours) - sum(self.aliases.values())
+
+    def forget(self) -> None:
+        """Back to empty; the counters go on."""
+        self.ours.clear()
+        self.aliases.clear()
+        self.departed.clear()
+        self.departed_before.clear()
+        self.orphans.clear()
+
+    def our_hash(self, name: EngineHash) -> int | None:
+        known = (names[name] for names in (self.ours, self.departed, self.departed_before) if name in names)
+        return next(known, None)
+
+    def without_alias(self, hashes: Collection[int]) -> Collection[int]:
+        """Each of `hashes` loses one name: those that had no other."""
+        if not self.aliases:
+            return hashes
+        last = []
+        for block_hash in hashes:
+            others = self.aliases.pop(block_hash, 0)
+            if others > 1:
+                self.aliases[block_hash] = others - 1
+            if not others:
+                last.append(block_hash)
+        return last
+
+    def remember_departed(self, names: dict[EngineHash, int]) -> None:
+        """Two dicts that take turns: the last MAX_DEPARTED names, and up to as many more."""
+        self.departed.update(names)
+        if len(self.departed) >= MAX_DEPARTED:
+            self.departed_before, self.departed = self.departed, {}
+
+
+class PrefixIndex:
+    """The overlaid trees. Slots are small ints that the caller gives; events of a closed slot are an error."""
+
+    def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
+        self._max_blocks = max_blocks
+        self._held: dict[int, tuple[int, int | None]] = {}  # block hash -> the slots that hold it, and its parent
+        self._leases = Leases()
+        self._slots: dict[int, _Held] = {}
+
+    def open(self, slot: int) -> None:
+        assert slot not in self._slots, f"slot {slot} is open"
+        self._slots[slot] = _Held()
+
+    def close(self, slot: int) -> None:
+        """Forget the slot. Its leases end with the tickets that hold them."""
+        self.clear(slot)
+        del self._slots[slot]
+
+    def match(self, hashes: Sequence[int], slots: int, trusted: int) -> dict[int, int]:
+        """How many leading blocks of a prompt each slot of the mask `slots` has.
+
+        Held blocks count for slots in `trusted` only, leased ones for all. A hole ends a slot's match: blocks behind
+        it cannot be used.
+        """
+        depths: dict[int, int] = {}
+        held, leased = self._held, self._leases.slots_of
+        for depth, block_hash in enumerate(hashes):
+            here = held.get(block_hash, NOWHERE)[0] & trusted | leased.get(block_hash, 0)
+            gone = slots & ~here
+            if gone:
+                for slot in slots_in(gone):
+                    depths[slot] = depth
+                slots &= here
+                if not slots:
+                    return depths
+        for slot in slots_in(slots):
+            depths[slot] = len(hashes)
+        return depths
+
+    # What engines announce
+
+    def store(self, slot: int, event: BlockStored) -> None:
+        """Insert the event's blocks under its parent, or let it wait for the parent. Other tiers than GPU: ignored."""
+        if event.medium not in (GPU_MEDIUM, None):
+            return
+        pending = [event]
+        while pending:
+            pending += self._insert(slot, pending.pop())
+
+    def _insert(self, slot: int, event: BlockStored) -> list[BlockStored]:
+        """Insert one event; returns the orphans that waited for its blocks."""
+        held = self._slots[slot]
+        parent = None
+        if event.parent_block_hash is not None:
+            parent = held.our_hash(event.parent_block_hash)
+            if parent is None:
+                held.orphans.add(event)
+                return []
+        try:
+            hashes = stored_hashes(event, parent)
+        except UnmappableEvent:
+            held.unmappable += 1
+            return []
+        run = dict(zip(event.block_hashes, hashes, strict=True))
+        room = self._max_blocks - len(held.ours)
+        if len(run) == len(hashes) <= room and held.ours.keys().isdisjoint(run):
+            self._hold_new(slot, held, run, parent)
+        else:
+            for name, block_hash, above in zip(event.block_hashes, hashes, [parent, *hashes], strict=False):
+                self._hold(slot, held, name, block_hash, above)
+        if not held.orphans:
+            return []
+        return [orphan for name in event.block_hashes for orphan in held.orphans.adopt(name)]
+
+    def _hold_new(self, slot: int, held: _Held, run: dict[EngineHash, int], parent: int | None) -> None:
+        """Hold a run of blocks, each the parent of the next, whose names are all new."""
+        held.ours |= run
+        hashes, bit = run.values(), 1 << slot
+        entries = zip(hashes, zip(repeat(bit), chain((parent,), hashes), strict=False), strict=False)
+        if self._held.keys().isdisjoint(hashes):
+            self._held.update(entries)
+            return
+        for block_hash, entry in entries:
+            slots, _ = self._held.get(block_hash, NOWHERE)
+            if slots & bit:
+                held.aliases[block_hash] = held.aliases.get(block_hash, 0) + 1
+            else:
+                self._held[block_hash] = (slots | bit, entry[1])
+
+    def _hold(self, slot: int, held: _Held, name: EngineHash, block_hash: int, parent: int | None) -> None:
+        """Hold one block, whose name may have meant another."""
+        if held.ours.get(name) == block_hash:
+            return
+        self._release(slot, held, (name,))
+        if len(held.ours) < self._max_blocks:
+            self._hold_new(slot, held, {name: block_hash}, parent)
+        else:
+            held.refused += 1
+
+    def remove(self, slot: int, event: BlockRemoved) -> None:
+        if event.medium not in (GPU_MEDIUM, None):
+            return
+        held = self._slots[slot]
+        if held.orphans:
+            for name in event.block_hashes:
+                held.orphans.remove(name)
+        self._release(slot, held, event.block_hashes)
+
+    def _release(self, slot: int, held: _Held, names: Sequence[EngineHash]) -> None:
+        ours = held.ours
+        departed = {name: ours.pop(name) for name in names if name in ours}
+        held.remember_departed(departed)
+        self._unhold(slot, held.without_alias(departed.values()))
+
+    def clear(self, slot: int) -> None:
+        """Drop the slot's held blocks and all that waited, in time proportional to them."""
+        held = self._slots[slot]
+        self._unhold(slot, set(held.ours.values()))
+        held.forget()
+
+    def _unhold(self, slot: int, hashes: Iterable[int]) -> None:
+        held, bit = self._held, 1 << slot
+        for block_hash in hashes:
+            slots, parent = held[block_hash]
+            if slots == bit:
+                del held[block_hash]
+            else:
+                held[block_hash] = (slots ^ bit, parent)
+
+    # What the router predicts
+
+    def lease(self, slot: int, hashes: Sequence[int]) -> None:
+        """A prompt with these blocks was sent to `slot`: count them as there until `end_lease`."""
+        self._leases.add(slot, hashes)
+
+    def end_lease(self, slot: int, hashes: Sequence[int]) -> None:
+        self._leases.end(slot, hashes)
+
+    # What people and tests look at
+
+    def blocks(self, slot: int) -> frozenset[int]:
+        """Our hashes of the blocks that `slot` holds."""
+        return frozenset(self._slots[slot].ours.values())
+
+    def engine_blocks(self, slot: int) -> frozenset[EngineHash]:
+        """The engine's names of the blocks that `slot` holds."""
+        return frozenset(self._slots[slot].ours)
+
+    @property
+    def leased_blocks(self) -> int:
+        return len(self._leases)
+
+    def held_blocks(self, slot: int) -> int:
+        return self._slots[slot].blocks
+
+    def stats(self, slot: int) -> IndexStats:
+        held = self._slots[slot]
+        orphans = held.orphans
+        return IndexStats(held.blocks, len(orphans), orphans.dropped, held.unmappable, held.refused)
+
+    def tree(self, slot: int) -> list[Edge]:
+        """The slot's radix tree, parents before children. A root is a first block, or one whose parent was evicted."""
+        held = self.blocks(slot)
+        children: dict[int | None, list[int]] = {}
+        for block_hash in sorted(held):
+            _, parent = self._held[block_hash]
+            children.setdefault(parent if parent in held else None, []).append(block_hash)
+        edges: list[Edge] = []
+        pending: list[tuple[int, int | None]] = [(first, None) for first in children.get(None, [])]
+        while pending:  # no recursion: prompts are deeper than Python's stack
+            first, parent = pending.pop()
+            blocks, last = 1, first
+            while len(below := children.get(last, [])) == 1:
+                blocks, last = blocks + 1, below[0]
+            edges.append(Edge(first, parent, blocks))
+            pending += [(child, first) for child in below]
+        return edges
+
+    def check(self) -> None:
+        """Raise AssertionError unless the maps agree with each other."""
+        union: dict[int, int] = {}
+        for slot, held in self._slots.items():
+            for block_hash in set(held.ours.values()):
+                union[block_hash] = union.get(block_hash, 0) | 1 << slot
+            for block_hash, others in held.aliases.items():
+                assert list(held.ours.values()).count(block_hash) == others + 1
+            assert held.blocks == len(set(held.ours.values()))
+        assert union == {block_hash: slots for block_hash, (slots, _) in self._held.items()}
+        self._leases.check()

@@ -1,0 +1,60 @@
+"""The router's own JSON: its values as people and scripts get them over HTTP."""
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from router.index import Edge
+from router.records import Decision, Finish, ModelCard, WorkerReport
+
+
+def dump(value: Any) -> bytes:
+    """Dataclasses, tuples and enums included."""
+    return orjson.dumps(value)
+
+
+def model_json(card: ModelCard) -> dict[str, Any]:
+    """An entry of /v1/models, as OpenAI's and vLLM's clients read it."""
+    return {"id": card.id, "object": "model", "created": 0, "owned_by": "warmroute", **asdict(card)}
+
+
+def worker_json(report: WorkerReport) -> dict[str, Any]:
+    return asdict(report)
+
+
+def decision_json(decision: Decision, finish: Finish | None, now: float) -> dict[str, Any]:
+    """`age_s`: how long ago it was made. `finish` null: the request runs, or was only asked about."""
+    answer = asdict(decision)
+    answer["age_s"] = round(now - answer.pop("at_s"), 6)
+    answer["finish"] = None if finish is None else _finish_json(decision, finish)
+    return answer
+
+
+def _finish_json(decision: Decision, finish: Finish) -> dict[str, Any]:
+    usage = finish.usage
+    return {
+        "outcome": finish.outcome,
+        "duration_s": round(finish.at_s - decision.at_s, 6),
+        "ttft_s": finish.ttft_s,
+        "reported_prompt_tokens": usage.prompt_tokens if usage else None,
+        "reported_cached_tokens": usage.cached_tokens if usage else None,
+        "completion_tokens": usage.completion_tokens if usage else None,
+    }
+
+
+def tree_json(worker: str, trees: dict[str, list[Edge]]) -> dict[str, Any]:
+    """Edges flat, parents first: prompts are deeper than JSON readers like their nesting. Hashes as hexadecimal text,
+    since JSON numbers end at 2**53 for many readers."""
+    return {
+        "worker": worker,
+        "slots": {
+            slot: {"blocks": sum(edge.blocks for edge in edges), "edges": [_edge_json(edge) for edge in edges]}
+            for slot, edges in trees.items()
+        },
+    }
+
+
+def _edge_json(edge: Edge) -> dict[str, Any]:
+    parent = None if edge.parent is None else f"{edge.parent:016x}"
+    return {"first": f"{edge.first:016x}", "parent": parent, "blocks": edge.blocks}

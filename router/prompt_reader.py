@@ -1,0 +1,76 @@
+"""From an OpenAI request to what the core routes: the prompt's token ids, exactly as the engine will see them."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from protocol.errors import InvalidRequest
+from protocol.prompts import PromptEncoder
+from protocol.requests import ChatRequest, CompletionRequest
+from router.records import ModelCard, RouteRequest
+
+BYTES_PER_TOKEN = 4
+"""Estimate of a prompt's length where it cannot be tokenized; only load accounting uses it then."""
+INLINE_BYTES = 16 << 10
+"""Bodies up to here are tokenized on the event loop (a few ms); longer ones in a thread, so that no stream stutters."""
+
+log = logging.getLogger(__name__)
+
+
+class PromptReader:
+    """Has one encoder for each model that the workers serve, or the reason why it has none."""
+
+    def __init__(self, tokenizer: str | None) -> None:
+        self._tokenizer = tokenizer
+        self._encoders: dict[str, PromptEncoder | str] = {}  # by model id; bounded by what the workers serve
+        self._loading = asyncio.Lock()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why requests for a model are placed by load only, by model."""
+        return {model: encoder for model, encoder in self._encoders.items() if isinstance(encoder, str)}
+
+    async def learn(self, models: Iterable[ModelCard]) -> None:
+        """Load the tokenizers of `models`: the one that the user named, else from the root that the worker names."""
+        cards = {card.id: card for card in models}
+        for card in cards.values():
+            base = cards.get(card.parent, card) if card.parent else card  # an adapter talks as its base model does
+            async with self._loading:
+                if not isinstance(self._encoders.get(card.id), PromptEncoder):
+                    self._encoders[card.id] = await self._load(card.id, self._tokenizer or base.root or base.id)
+
+    async def _load(self, model: str, source: str) -> PromptEncoder | str:
+        try:
+            return await asyncio.to_thread(PromptEncoder.load, source)
+        except Exception as error:  # whatever a tokenizer's files can do wrong
+            log.warning(
+                "model %s is placed by load only: no tokenizer from %r (%s); name one with --tokenizer",
+                model,
+                source,
+                error,
+            )
+            return f"no tokenizer for {model!r} from {source!r}: {error}"
+
+    async def read(self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str) -> RouteRequest:
+        """Never fails: a prompt that cannot be read is placed by load, and the decision says why."""
+        encoder = self._encoder(request.model)
+        if isinstance(encoder, str):
+            return self.unread(request.model, body_bytes, request_id, encoder)
+        try:
+            if body_bytes <= INLINE_BYTES:
+                prompts = encoder.encode(request)
+            else:
+                prompts = await asyncio.to_thread(encoder.encode, request)
+        except InvalidRequest as error:  # the engine judges; its template may know more than ours
+            return self.unread(request.model, body_bytes, request_id, error.message)
+        prompt_tokens = sum(len(tokens) for tokens in prompts)
+        return RouteRequest(request_id, request.model, prompt_tokens, prompts, request.cache_salt)
+
+    def unread(self, model: str | None, body_bytes: int, request_id: str, reason: str) -> RouteRequest:
+        """A request whose prompt is not known."""
+        return RouteRequest(request_id, model, body_bytes // BYTES_PER_TOKEN, unknown_prompt=reason)
+
+    def _encoder(self, model: str | None) -> PromptEncoder | str:
+        if model is None and len(self._encoders) == 1:
+            return next(iter(self._encoders.values()))
+        return self._encoders.get(model or "", f"the model {model!r} is not known yet")

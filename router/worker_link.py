@@ -1,0 +1,161 @@
+"""One worker as the shells see it: probed, discovered when it comes up, its events followed, cut off when it goes down.
+
+probe good, not joined   -> discover, learn its tokenizer, tell the core it is up, subscribe
+probe good, events lost  -> discover again: an engine that restarted may publish elsewhere
+connection refused, or two bad probes in a row -> down: the core drops its tree, what waits on it is cut off
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import aiohttp
+
+from kv_events.deliveries import Delivery, Lost, Reset, ResetReason
+from kv_events.sources import EventSource
+from kv_events.subscriber import Subscriber, Switchboard
+from protocol.errors import UpstreamFailed
+from router.config import WorkerSpec
+from router.core import RouterCore
+from router.discovery import Discovery, describe, discover
+from router.lifeline import Lifeline
+from router.prompt_reader import PromptReader
+
+BAD_PROBES_UNTIL_DOWN = 2
+DISCOVERY_TIMEOUT_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class WorkerLink:
+    """`start` once. Ends by itself when the core has forgotten its worker, else with `close`.
+
+    `probe_soon` when something looked wrong; `lifeline` around work that waits on the worker.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        spec: WorkerSpec,
+        core: RouterCore,
+        prompts: PromptReader,
+        session: aiohttp.ClientSession,
+        switchboard: Switchboard,
+        *,
+        probe_interval_s: float,
+        probe_timeout_s: float,
+    ) -> None:
+        self.worker, self.lifeline = worker, Lifeline()
+        self._spec, self._core, self._prompts = spec, core, prompts
+        self._session, self._switchboard = session, switchboard
+        self._probe_interval_s = probe_interval_s
+        self._probe_timeout = aiohttp.ClientTimeout(total=probe_timeout_s)
+        self._bad_probes = 0
+        self._joined: Discovery | None = None
+        self._events_lost = False
+        self._subscribers: list[Subscriber] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, on_end: Callable[[], object]) -> None:
+        """`on_end` is called once, when the link has ended."""
+        self._task = asyncio.create_task(self._run(), name=f"link {self.worker}")
+        self._task.add_done_callback(lambda _: on_end())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def probe_soon(self) -> None:
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            while self._core.has_worker(self.worker):
+                self._wake.clear()
+                await self._check()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._probe_interval_s)
+        finally:
+            await self._unsubscribe()
+
+    async def _check(self) -> None:
+        try:
+            await self._probe()
+            self._bad_probes = 0
+            if self._joined is None or self._events_lost:
+                await self._join()
+        except ConnectionRefusedError as error:  # nobody listens: no need to ask twice
+            await self._down(describe(error))
+        except (aiohttp.ClientError, TimeoutError, OSError, UpstreamFailed) as error:
+            self._bad_probes += 1
+            if self._joined is None or self._bad_probes >= BAD_PROBES_UNTIL_DOWN:
+                await self._down(describe(error))
+        except Exception as error:  # a bug of ours: this worker is not to be trusted, the others go on
+            log.exception("worker %s cannot be followed", self.worker)
+            await self._down(f"internal error: {describe(error)}")
+
+    async def _probe(self) -> None:
+        try:
+            async with self._session.get(self._spec.url + "/health", timeout=self._probe_timeout) as response:
+                if response.status != 200:
+                    raise UpstreamFailed(f"/health answered {response.status}")
+        except aiohttp.ClientConnectorError as error:
+            raise error.os_error from error
+        except TimeoutError as error:
+            raise TimeoutError(f"/health did not answer in {self._probe_timeout.total} s") from error
+
+    async def _join(self) -> None:
+        self._events_lost = False
+        found = await discover(self._session, self._spec, DISCOVERY_TIMEOUT_S)
+        await self._prompts.learn(found.info.models)
+        moved = self._joined is None or found.sources != self._joined.sources
+        if moved:
+            await self._unsubscribe()
+            self._joined = None
+        self._core.on_worker_up(self.worker, found.info)
+        if moved:
+            self._subscribe(found.sources)
+            log.info("worker %s is up: models %s, events %s", self.worker, _names(found), _endpoints(found.sources))
+        self._joined = found
+
+    def _subscribe(self, sources: tuple[EventSource, ...]) -> None:
+        for source in sources:
+            self._core.on_kv_events(self.worker, source.rank, Reset(ResetReason.RESTART))
+            subscriber = Subscriber(source, self._deliver(source.rank), self._switchboard)
+            self._subscribers.append(subscriber)
+            subscriber.start()
+
+    def _deliver(self, rank: int) -> Callable[[Delivery], None]:
+        def deliver(delivery: Delivery) -> None:
+            self._core.on_kv_events(self.worker, rank, delivery)
+            if isinstance(delivery, Lost | Reset):
+                log.warning("worker %s rank %d: %s", self.worker, rank, delivery)
+            if isinstance(delivery, Lost):
+                self._events_lost = True
+                self.probe_soon()
+
+        return deliver
+
+    async def _down(self, reason: str) -> None:
+        if self._joined is not None:
+            log.warning("worker %s is down: %s", self.worker, reason)
+        self._joined, self._bad_probes = None, 0
+        self._core.on_worker_down(self.worker, reason)
+        self.lifeline.cut(f"worker {self.worker} is down: {reason}")
+        await self._unsubscribe()
+
+    async def _unsubscribe(self) -> None:
+        subscribers, self._subscribers = self._subscribers, []
+        for subscriber in subscribers:
+            await subscriber.close()
+
+
+def _names(found: Discovery) -> str:
+    return ", ".join(card.id for card in found.info.models)
+
+
+def _endpoints(sources: tuple[EventSource, ...]) -> str:
+    return ", ".join(source.endpoint for source in sources) or "none: placed by load only"

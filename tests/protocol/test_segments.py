@@ -1,0 +1,84 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from protocol.segments import SegmentTokenizer
+
+SPECIAL = ["<a>", "<a>a", "<b>", "<strip>", "<norm>"]
+TEXTS = st.lists(st.sampled_from([*SPECIAL, "<", "a", "aa", ">", " ", "  ", "é", "世", "\n", "<a", "NORM"])).map(
+    "".join
+)
+
+
+def make(pre_tokenizer: Any, normalizer: Any = None) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with a merge over a space, and added tokens of every kind."""
+    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "▁", "世", "é", "aa", "Ġa", "▁a"]
+    merges = [("a", "a"), ("Ġ", "a"), ("▁", "a")]
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, merges, unk_token="!"))
+    backend.pre_tokenizer = pre_tokenizer
+    backend.normalizer = normalizer
+    backend.add_special_tokens([AddedToken(token, normalized=False) for token in ("<a>", "<a>a", "<b>")])
+    backend.add_tokens([AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False)])
+    backend.add_tokens([AddedToken("<norm>", normalized=True), AddedToken("norm", normalized=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+KINDS = {
+    "byte level": make(pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "byte level, leading space": make(pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "metaspace always": make(pre_tokenizers.Metaspace(prepend_scheme="always")),
+    "metaspace first": make(pre_tokenizers.Metaspace(prepend_scheme="first")),
+    "lower case": make(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.Lowercase()),
+    "prepend": make(None, normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])),
+    "strip": make(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.Strip()),
+}
+
+
+@pytest.mark.parametrize("tokenizer", KINDS.values(), ids=KINDS)
+@given(texts=st.lists(TEXTS, max_size=4))
+def test_the_result_is_the_tokenizers_own(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> None:
+    segments = SegmentTokenizer(tokenizer)
+    for text in [*texts, *texts]:
+        assert segments.encode(text) == tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+class Counting:
+    """A tokenizer that remembers what it had to encode."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.added_tokens_decoder = tokenizer.added_tokens_decoder
+        self.backend_tokenizer = tokenizer.backend_tokenizer
+        self._tokenizer = tokenizer
+        self.encoded: list[str] = []
+
+    def encode(self, text: str, **options: bool) -> list[int]:
+        self.encoded.append(text)
+        ids: list[int] = self._tokenizer.encode(text, **options)
+        return ids
+
+
+def test_a_conversation_pays_for_its_newest_turn_only() -> None:
+    counting = Counting(KINDS["byte level"])
+    segments = SegmentTokenizer(counting)
+    segments.encode("<a>hello<b>there")
+    segments.encode("<a>hello<b>there<a>more<b>")
+    assert counting.encoded == ["hello", "there", "more"]
+
+
+def test_memory_is_bounded_and_what_was_used_last_stays() -> None:
+    counting = Counting(KINDS["byte level"])
+    segments = SegmentTokenizer(counting, max_cached_tokens=10)
+    segments.encode("123<b>456<b>789")
+    segments.encode("123")
+    segments.encode("abc")  # the pushed out one is 456
+    counting.encoded.clear()
+    segments.encode("123<b>789<b>abc")
+    assert counting.encoded == []
+    segments.encode("456")
+    segments.encode("x" * 11)
+    segments.encode("x" * 11)
+    assert counting.encoded == ["456", "x" * 11, "x" * 11]

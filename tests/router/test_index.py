@@ -1,0 +1,229 @@
+"""The index against brute force: a dict of paths for each slot, and a walk that compares tokens."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from kv_events.hashing import block_hashes, root_hash
+
+from kv_events.events import BlockRemoved, BlockStored
+from router.index import Edge, PrefixIndex
+
+SIZE = 2
+SLOTS = range(3)
+ROOT = root_hash()
+
+type_path = tuple[int, ...]
+paths = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(tuple)  # one token value a block: few, so they collide
+
+
+def tokens(path: type_path) -> tuple[int, ...]:
+    return tuple(token for block in path for token in (block, block + 10))
+
+
+def name(slot: int, path: type_path) -> int:
+    """What a slot's engine calls the block at the end of `path`: its own, not equal between engines."""
+    return hash((slot, path)) & (2**64 - 1)
+
+
+def stored(slot: int, path: type_path, parent_depth: int) -> BlockStored:
+    """The blocks of `path` behind its first `parent_depth` ones."""
+    return BlockStored(
+        block_hashes=tuple(name(slot, path[: i + 1]) for i in range(parent_depth, len(path))),
+        parent_block_hash=name(slot, path[:parent_depth]) if parent_depth else None,
+        token_ids=tokens(path[parent_depth:]),
+        block_size=SIZE,
+    )
+
+
+def prompt_hashes(path: type_path) -> list[int]:
+    return block_hashes(tokens(path), SIZE, ROOT)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    leases = Bundle("leases")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = PrefixIndex()
+        self.held: dict[int, set[type_path]] = {slot: set() for slot in SLOTS}
+        self.leased: dict[int, list[type_path]] = {slot: [] for slot in SLOTS}
+        for slot in SLOTS:
+            self.index.open(slot)
+
+    @rule(slot=st.sampled_from(SLOTS), path=paths, data=st.data())
+    def store(self, slot: int, path: type_path, data: st.DataObject) -> None:
+        known = [0, *(d for d in range(1, len(path)) if path[:d] in self.held[slot])]
+        depth = data.draw(st.sampled_from(known))
+        self.index.store(slot, stored(slot, path, depth))
+        self.held[slot] |= {path[: i + 1] for i in range(depth, len(path))}
+
+    @rule(slot=st.sampled_from(SLOTS), path=paths)
+    def remove(self, slot: int, path: type_path) -> None:
+        """Anywhere in a path, held or not: holes are allowed, and an absent block means nothing."""
+        self.index.remove(slot, BlockRemoved((name(slot, path), 12345)))
+        self.held[slot].discard(path)
+
+    @rule(slot=st.sampled_from(SLOTS))
+    def clear(self, slot: int) -> None:
+        self.index.clear(slot)
+        self.held[slot].clear()
+
+    @rule(slot=st.sampled_from(SLOTS))
+    def reopen(self, slot: int) -> None:
+        self.index.close(slot)
+        self.index.open(slot)
+        self.held[slot].clear()
+
+    @rule(target=leases, slot=st.sampled_from(SLOTS), path=paths)
+    def lease(self, slot: int, path: type_path) -> tuple[int, type_path]:
+        self.index.lease(slot, prompt_hashes(path))
+        self.leased[slot].append(path)
+        return slot, path
+
+    @rule(lease=consumes(leases))
+    def end_lease(self, lease: tuple[int, type_path]) -> None:
+        slot, path = lease
+        self.index.end_lease(slot, prompt_hashes(path))
+        self.leased[slot].remove(path)
+
+    @rule(path=paths, trusted=st.integers(0, 7), mask=st.integers(0, 7))
+    def match(self, path: type_path, trusted: int, mask: int) -> None:
+        expected = {slot: self.depth(slot, path, bool(trusted >> slot & 1)) for slot in SLOTS if mask >> slot & 1}
+        assert self.index.match(prompt_hashes(path), mask, trusted) == expected
+
+    def depth(self, slot: int, path: type_path, trusted: bool) -> int:
+        for i in range(len(path)):
+            prefix = path[: i + 1]
+            leased = any(other[: i + 1] == prefix for other in self.leased[slot])
+            if not leased and not (trusted and prefix in self.held[slot]):
+                return i
+        return len(path)
+
+    @invariant()
+    def consistent(self) -> None:
+        self.index.check()
+        for slot in SLOTS:
+            assert self.index.engine_blocks(slot) == {name(slot, path) for path in self.held[slot]}
+            assert (
+                self.index.stats(slot).blocks
+                == len(self.held[slot])
+                == sum(edge.blocks for edge in self.index.tree(slot))
+            )
+
+
+TestIndex = IndexMachine.TestCase
+TestIndex.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def index() -> PrefixIndex:
+    index = PrefixIndex()
+    index.open(0)
+    index.open(1)
+    return index
+
+
+def depth(index: PrefixIndex, path: type_path, slot: int = 0) -> int:
+    return index.match(prompt_hashes(path), 1 << slot, 3)[slot]
+
+
+def test_a_hole_ends_the_match_and_refilling_it_restores_what_lies_behind(index: PrefixIndex) -> None:
+    path = (0, 1, 0, 1)
+    index.store(0, stored(0, path, 0))
+    index.remove(0, BlockRemoved((name(0, path[:2]),)))
+    assert depth(index, path) == 1
+    index.store(0, stored(0, path[:2], 1))
+    assert depth(index, path) == 4
+
+
+def test_removal_by_one_worker_leaves_the_other(index: PrefixIndex) -> None:
+    for slot in (0, 1):
+        index.store(slot, stored(slot, (0, 1), 0))
+    index.remove(0, BlockRemoved((name(0, (0, 1)),)))
+    assert (depth(index, (0, 1), 0), depth(index, (0, 1), 1)) == (1, 2)
+
+
+def test_orphans_wait_for_their_parent_in_any_order(index: PrefixIndex) -> None:
+    path = (0, 0, 1, 1, 0)
+    for parent in (4, 3, 1):
+        index.store(0, stored(0, path[: parent + 1] if parent > 1 else path[:3], parent))
+    assert (depth(index, path), index.stats(0).orphans) == (0, 3)
+    index.store(0, stored(0, path[:1], 0))
+    assert (depth(index, path), index.stats(0).orphans) == (5, 0)
+
+
+def test_an_orphan_evicted_while_it_waits_does_not_come_back(index: PrefixIndex) -> None:
+    index.store(0, stored(0, (0, 1), 1))
+    index.remove(0, BlockRemoved((name(0, (0, 1)),)))
+    index.store(0, stored(0, (0,), 0))
+    assert depth(index, (0, 1)) == 1
+
+
+def test_orphans_are_bounded(index: PrefixIndex) -> None:
+    for i in range(3000):
+        index.store(0, BlockStored((i,), 10**9 + i, (1, 2), SIZE))
+    stats = index.stats(0)
+    assert stats.orphans == 1024
+    assert stats.orphans_dropped == 3000 - 1024
+
+
+def test_a_child_of_an_evicted_block_is_still_placed(index: PrefixIndex) -> None:
+    """A second copy may live on under a name whose first copy was evicted; what is stored behind it has to count."""
+    index.store(0, stored(0, (0, 1), 0))
+    index.remove(0, BlockRemoved((name(0, (0, 1)),)))
+    index.store(0, stored(0, (0, 1, 1), 2))
+    assert depth(index, (0, 1, 1)) == 1
+    index.store(0, stored(0, (0, 1), 1))
+    assert depth(index, (0, 1, 1)) == 3
+
+
+def test_one_of_ours_under_two_engine_names_stays_until_both_are_gone(index: PrefixIndex) -> None:
+    for engine_name in (71, 72):
+        index.store(0, BlockStored((engine_name,), None, tokens((0,)), SIZE))
+    index.remove(0, BlockRemoved((71,)))
+    assert depth(index, (0,)) == 1
+    index.check()
+    index.remove(0, BlockRemoved((72,)))
+    assert depth(index, (0,)) == 0
+
+
+def test_other_tiers_neither_add_nor_remove(index: PrefixIndex) -> None:
+    event = stored(0, (0,), 0)
+    index.store(0, BlockStored(event.block_hashes, None, event.token_ids, SIZE, medium="CPU"))
+    assert depth(index, (0,)) == 0
+    index.store(0, event)
+    index.remove(0, BlockRemoved(event.block_hashes, medium="CPU"))
+    assert depth(index, (0,)) == 1
+
+
+def test_blocks_are_bounded() -> None:
+    index = PrefixIndex(max_blocks=3)
+    index.open(0)
+    index.store(0, stored(0, (0, 1, 0, 1, 1), 0))
+    assert (depth(index, (0, 1, 0, 1, 1)), index.stats(0).blocks, index.stats(0).refused) == (3, 3, 2)
+    index.check()
+
+
+def test_adapter_and_salt_are_other_prefixes(index: PrefixIndex) -> None:
+    event = stored(0, (0, 1), 0)
+    index.store(0, BlockStored(event.block_hashes, None, event.token_ids, SIZE, cache_salt="tenant-a"))
+    salted = block_hashes(tokens((0, 1)), SIZE, root_hash(salt="tenant-a"))
+    assert depth(index, (0, 1)) == 0
+    assert index.match(salted, 1, 1) == {0: 2}
+
+
+def test_tree_shows_runs_and_branches(index: PrefixIndex) -> None:
+    index.store(0, stored(0, (0, 0, 1), 0))
+    index.store(0, stored(0, (0, 0, 0, 0), 2))
+    root, *branches = index.tree(0)
+    assert root == Edge(prompt_hashes((0,))[0], None, 2)
+    assert {(edge.parent, edge.blocks) for edge in branches} == {(root.first, 1), (root.first, 2)}
+
+
+def test_a_deep_tree_needs_no_deep_stack(index: PrefixIndex) -> None:
+    path = tuple(i % 2 for i in range(20_000))
+    index.store(0, stored(0, path[:1], 0))
+    index.store(0, BlockStored(tuple(range(20_000)), None, tokens(path), SIZE))
+    assert index.tree(0)[0].blocks == 20_000
+    assert depth(index, path) == 20_000

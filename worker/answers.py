@@ -1,0 +1,107 @@
+"""Writing answers: a generation as one JSON object or as a stream of events, and every error as its JSON body."""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import orjson
+from aiohttp import web
+
+from protocol.errors import ApiError, InternalError, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge
+from protocol.requests import ChatRequest, CompletionRequest
+from protocol.sse import DONE, encode_event
+from worker.choices import ChoiceDelta
+from worker.engine import BadPrompt
+from worker.generation import Generation
+from worker.responses import AnswerForm
+
+STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+log = logging.getLogger(__name__)
+
+
+def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
+
+
+async def answer(
+    http: web.Request, request: ChatRequest | CompletionRequest, generation: Generation, form: AnswerForm
+) -> web.StreamResponse:
+    """Runs the generation to its end, or to that of the client's patience. Raises ApiError while nothing is sent."""
+    try:
+        async with generation:
+            if request.stream:
+                return await _stream(http, request.include_usage, generation, form)
+            return json_response(form.whole(await generation.whole(), generation.usage))
+    except BadPrompt as error:
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        raise InvalidRequest(str(error), param=param) from error
+
+
+@web.middleware
+async def errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Whatever a handler raises leaves as OpenAI's error object."""
+    try:
+        return await handler(request)
+    except ConnectionError:  # the client has gone: aiohttp knows what to do
+        raise
+    except ApiError as error:
+        failed = error
+    except web.HTTPException as error:
+        failed = _translated(request, error)
+    except Exception as error:
+        failed = _unexpected(error)
+    return json_response(failed.body(), failed.status, failed.headers())
+
+
+async def _stream(
+    http: web.Request, include_usage: bool, generation: Generation, form: AnswerForm
+) -> web.StreamResponse:
+    """Headers wait for the first token: until then a failure can still have its own status."""
+    first = await anext(generation)
+    response = web.StreamResponse(headers=STREAM_HEADERS)
+    await response.prepare(http)
+    for chunk in form.opening():
+        await _send(response, chunk)
+    await _send_delta(response, form, first)
+    try:
+        async for delta in generation:
+            await _send_delta(response, form, delta)
+        if include_usage:
+            await _send(response, form.usage_chunk(generation.usage))
+    except ConnectionError:
+        raise
+    except Exception as error:
+        failed = error if isinstance(error, ApiError) else _unexpected(error)
+        await _send(response, failed.body())
+    await response.write(DONE)
+    await response.write_eof()
+    return response
+
+
+async def _send_delta(response: web.StreamResponse, form: AnswerForm, delta: ChoiceDelta) -> None:
+    """Unless it says nothing: its text is held back, for the rest of a character or for what may be a stop string."""
+    if delta.text or delta.finish_reason is not None or form.wants_tokens:
+        await _send(response, form.chunk(delta))
+
+
+async def _send(response: web.StreamResponse, chunk: object) -> None:
+    await response.write(encode_event(orjson.dumps(chunk)))
+
+
+def _translated(http: web.Request, error: web.HTTPException) -> ApiError:
+    """aiohttp's own refusals."""
+    if isinstance(error, web.HTTPNotFound):
+        return NotFound(f"there is nothing at {http.path}")
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return MethodNotAllowed(f"{http.path} does not know {http.method}; allowed: {allowed}")
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return PayloadTooLarge(f"the request body may have at most {http.client_max_size} bytes")
+    return InvalidRequest(error.text or error.reason)
+
+
+def _unexpected(error: Exception) -> ApiError:
+    log.error("a request failed", exc_info=error)
+    return InternalError("the worker failed on this request; its log says why")
