@@ -104,7 +104,7 @@ class Bounds:
 
 
 def bounds(trace: Trace, capacity_tokens: int) -> Bounds | None:
-    """Counted in the trace's own blocks. Each request is stored as it arrives, with its answer, which takes space too."""
+    """Counted in the trace's own blocks. Each request is stored as it arrives, with its answer, which takes space."""
     if not trace.has_prefixes:
         return None
     capacity = capacity_tokens // trace.block_tokens
@@ -119,7 +119,7 @@ def bounds(trace: Trace, capacity_tokens: int) -> Bounds | None:
 def _with_answers(trace: Trace) -> list[Sequence[int]]:
     """The blocks of each prompt and of its answer, which have names of their own."""
     fresh = 1 + max(name for request in trace.requests for name in request.hash_ids)
-    sequences = []
+    sequences: list[Sequence[int]] = []
     for request in trace.requests:
         blocks = ceil((request.input_tokens + request.output_tokens) / trace.block_tokens) - len(request.hash_ids)
         sequences.append((*request.hash_ids, *range(fresh, fresh + blocks)))

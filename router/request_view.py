@@ -12,9 +12,9 @@ HEAD_TOKENS = 256
 
 
 def head_key(token_ids: Sequence[int], root: int) -> int:
-    """The hash of a prompt's first HEAD_TOKENS tokens, or of all of a shorter one."""
+    """The hash of a prompt's first HEAD_TOKENS tokens, or of all of a shorter one; `root` of an empty one."""
     head = token_ids[:HEAD_TOKENS]
-    return block_hashes(head, len(head), root)[0]
+    return block_hashes(head, len(head), root)[0] if head else root
 
 
 def session_key(session: str) -> int:

@@ -114,7 +114,8 @@ def load_series(flights: Sequence[Flight], workers: int) -> LoadSeries:
 
 def _elapsed(edges: Times, since: Iterable[float]) -> Times:
     """At each edge, the time since all of `since` that lie before it, summed up."""
-    return np.maximum(0.0, np.subtract.outer(edges, np.array([*since]))).sum(axis=1)
+    elapsed: Times = np.maximum(0.0, np.subtract.outer(edges, np.array([*since]))).sum(axis=1)
+    return elapsed
 
 
 def _load_cv(load: Times) -> float:

@@ -45,8 +45,15 @@ class Routed:
 
     def place(self, flight: Flight, now: float, tried: Collection[int]) -> int | None:
         assert flight.prompt is not None, "a request that has ended is not sent again"
-        prompts = (flight.prompt,)
-        request = RouteRequest(flight.id, MODEL, flight.request.input_tokens, prompts)
+        session = flight.request.session
+        request = RouteRequest(
+            flight.id,
+            MODEL,
+            flight.request.input_tokens,
+            (flight.prompt,),
+            session=session,
+            follow_up=None if session is None else flight.request.turn > 0,
+        )
         placement = self._core.route(request, now, tried=[self._workers[place] for place in tried])
         self._tickets[flight.number] = placement.ticket
         flight.predicted_tokens = placement.decision.predicted_cached_tokens

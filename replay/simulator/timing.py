@@ -77,7 +77,8 @@ class Profile:
 
     def decode_ms(self, sequences: int, kv_tokens: Tokens, capacity_tokens: int) -> Times:
         constant_ms = self.decode_step_ms + self.decode_sequence_ms * sequences
-        return np.add(constant_ms, self.decode_kv_token_ms * kv_tokens, dtype=np.float64)
+        took_ms: Times = constant_ms + self.decode_kv_token_ms * kv_tokens.astype(np.float64)
+        return took_ms
 
     def write(self, path: Path) -> None:
         """As one JSON object, by the names of the fields."""

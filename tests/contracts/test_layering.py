@@ -22,13 +22,20 @@ ALLOWED = {
 ROOMS = set(ALLOWED)
 
 CONFINED = {
-    "torch": {"worker/torch_runner.py", "worker/paged_attention.py", "worker/sampler.py", "worker/model_store.py"},
+    "torch": {
+        "worker/torch_runner.py",
+        "worker/paged_attention.py",
+        "worker/sampler.py",
+        "worker/model_loader.py",
+        "worker/model_recipes.py",
+    },
     "zmq": {"kv_events/publisher.py", "kv_events/subscriber.py"},
     "transformers": {
         "protocol/prompts.py",
         "worker/torch_runner.py",
         "worker/paged_attention.py",
-        "worker/model_store.py",
+        "worker/model_loader.py",
+        "worker/model_recipes.py",
     },
 }
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from kv_events.hashing import block_hashes, root_hash
 
 from kv_events.events import BlockRemoved, BlockStored
+from kv_events.hashing import block_hashes, root_hash
 from router.index import Edge, PrefixIndex
 
 SIZE = 2
