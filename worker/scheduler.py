@@ -141,7 +141,9 @@ class Scheduler:
         0: the next step may be another. At most as many as the pool surely has blocks for.
         """
         may_admit = self._waiting and not self._refused and len(self._running) < self._max_num_seqs
-        if may_admit or not self._running or any(sequence.pending != 1 for sequence in self._running):
+        if may_admit or not self._running:
+            return 0
+        if any(sequence.pending != 1 for sequence in reversed(self._running)):  # the newest is the likeliest
             return 0
         return self.blocks.free_blocks // len(self._running) * self.blocks.block_size
 

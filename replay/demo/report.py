@@ -1,7 +1,7 @@
 """What the demo found out, as a table for people and as JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -66,7 +66,7 @@ def _policy_json(policy: PolicyReport) -> dict[str, Any]:
         "prompt_tokens": policy.prompt_tokens,
         "cached_tokens": policy.cached_tokens,
         "hit_ratio": round(policy.hit_ratio, 4),
-        "ttft_ms": {name: round(value, 1) for name, value in asdict(policy.ttft_ms).items()},
+        "ttft_ms": {name: round(getattr(policy.ttft_ms, name), 1) for name in ("mean", "p50", "p99")},
         "predicted_cached_tokens": policy.predicted_cached_tokens,
     }
 

@@ -71,8 +71,8 @@ def options(line: list[str]) -> dict[str, Any]:
     """The values that the command would run with. Raises click.UsageError for a line that it would refuse."""
     program, *arguments = line
     assert program == PROJECT["project"]["name"]
-    context = main.make_context(program, arguments)
-    name, command, rest = main.resolve_command(context, [*context.protected_args, *context.args])
+    context = click.Context(main, info_name=program)
+    name, command, rest = main.resolve_command(context, arguments)
     return command.make_context(name, list(rest), parent=context).params
 
 
@@ -230,7 +230,7 @@ def test_manifests_use_the_images_that_are_built_here():
     assert used == set(IMAGES)
 
 
-@pytest.mark.parametrize(("name", "workload"), workloads(), ids=[name for name, _ in workloads()])
+@pytest.mark.parametrize(("name", "workload"), list(workloads()), ids=[name for name, _ in workloads()])
 def test_pods_are_selected_unprivileged_and_bounded(name, workload):
     pod = workload["template"]["spec"]
     labels = workload["template"]["metadata"]["labels"]
@@ -263,7 +263,7 @@ def test_container_ports_are_those_that_it_listens_on_and_is_probed_at(container
     assert probes["readinessProbe"]["path"] == ("/ready" if container["name"] == "router" else "/health")
 
 
-@pytest.mark.parametrize(("name", "service"), of_kind("Service").items(), ids=list(of_kind("Service")))
+@pytest.mark.parametrize(("name", "service"), list(of_kind("Service").items()), ids=list(of_kind("Service")))
 def test_service_reaches_named_ports_of_the_pods_that_it_selects(name, service):
     selected = [
         workload
