@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from .codec import DecodeError, decode_batch
-from .deliveries import Batch, Delivery, Reset, ResetReason
+from .deliveries import Batch, Delivery, Reset, ResetReason, Synced
 from .endpoints import with_host
 from .frames import END_OF_REPLAY, encode_seq, parse_message
 from .sources import EventSource
@@ -104,7 +104,7 @@ class Subscriber:
         for count, action in enumerate(actions, start=1):
             match action:
                 case Deliver(seq, payload):
-                    self._deliver(self._decoded(seq, payload))
+                    self._hand_on(seq, payload)
                 case AskReplay(start):
                     link.ask(start)
                     self._await_reply()
@@ -113,12 +113,14 @@ class Subscriber:
             if count % MESSAGES_PER_TURN == 0:  # all that was buffered during a replay comes at once
                 await asyncio.sleep(0)
 
-    def _decoded(self, seq: int, payload: bytes) -> Delivery:
+    def _hand_on(self, seq: int, payload: bytes) -> None:
         try:
-            return Batch(seq, decode_batch(payload))
+            self._deliver(Batch(seq, decode_batch(payload)))
         except DecodeError:
             self.undecodable_batches += 1
-            return Reset(ResetReason.UNDECODABLE)
+            self._deliver(Reset(ResetReason.UNDECODABLE))
+            if self._tracker.state is State.LIVE:  # else a replay runs, and Synced is still to come
+                self._deliver(Synced())
 
     def _await_reply(self) -> None:
         self._replay_deadline_s = asyncio.get_running_loop().time() + self._replay_timeout_s

@@ -9,7 +9,7 @@ sends the last N batches again from a given number on. The tracker puts the two 
     LIVE       live              the next                       Deliver                                    LIVE
                live              newer than any live, but old   -  (a replay had it already)               LIVE
                live              a gap, or it went back         AskReplay                                  REPLAYING
-               live              the same, without replay       Reset GAP or RESTART, Deliver              LIVE
+               live              the same, without replay       Reset GAP or RESTART, Deliver, Synced      LIVE
     REPLAYING  live              newer than any live            -  (buffered while there is room)          REPLAYING
                live              it went back                   AskReplay, or gives up                     REPLAYING
                replayed          the first, as expected         [Deliver]                                  REPLAYING
@@ -153,7 +153,7 @@ class SequenceTracker(Generic[T]):
             return [self._ask()]
         if self._last is None:
             return [self._deliver(batch)]
-        return self._skip_to(batch, ResetReason.RESTART if went_back else ResetReason.GAP)
+        return [*self._skip_to(batch, ResetReason.RESTART if went_back else ResetReason.GAP), Synced()]
 
     def _live_meanwhile(self, batch: Deliver[T], went_back: bool) -> list[Action[T]]:
         if went_back:  # a restart, perhaps: the buffered ones may be of the old engine, and a replay has them if not

@@ -25,12 +25,13 @@ from router.core import RouterCore
 from router.json_answers import decision_json, dump, model_json, tree_json, worker_json
 from router.metrics import Meter, exposition
 from router.prompt_reader import PromptReader
-from router.records import CacheState, RouteRequest
+from router.records import CacheState
 from router.relay import Relay
 from router.workers import Workers
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 DEFAULT_DECISIONS = 20
+SESSION_HEADER = "x-session-id"  # vLLM's
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -83,7 +84,7 @@ class Gateway:
     async def _place(
         self, request: web.Request, body: bytes, parsed: ChatRequest | CompletionRequest
     ) -> web.StreamResponse:
-        route = await self._prompts.read(parsed, len(body), request_id(request))
+        route = await self._prompts.read(parsed, len(body), request_id(request), request.headers.get(SESSION_HEADER))
         return await self._relay.serve(request, body, route)
 
     async def other(self, request: web.Request) -> web.StreamResponse:
@@ -140,7 +141,7 @@ class Gateway:
     async def explain(self, request: web.Request) -> web.Response:
         body = await request.read()
         parsed = parse_chat(body) if "messages" in parse_object(body) else parse_completion(body)
-        route: RouteRequest = await self._prompts.read(parsed, len(body), request_id(request))
+        route = await self._prompts.read(parsed, len(body), request_id(request), request.headers.get(SESSION_HEADER))
         now = time.monotonic()
         return _json(decision_json(self._core.explain(route, now), None, now))
 

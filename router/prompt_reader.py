@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from protocol.errors import InvalidRequest
 from protocol.prompts import PromptEncoder
@@ -51,8 +52,19 @@ class PromptReader:
             )
             return f"no tokenizer for {model!r} from {source!r}: {error}"
 
-    async def read(self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str) -> RouteRequest:
-        """Never fails: a prompt that cannot be read is placed by load, and the decision says why."""
+    async def read(
+        self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str, session: str | None = None
+    ) -> RouteRequest:
+        """Never fails: a prompt that cannot be read is placed by load, and the decision says why.
+
+        `session` is the client's name for its session from outside the body; else the body's `session_id` or `user`.
+        """
+        route = await self._tokenized(request, body_bytes, request_id)
+        return replace(route, session=session or _session(request), follow_up=_follow_up(request))
+
+    async def _tokenized(
+        self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str
+    ) -> RouteRequest:
         encoder = self._encoder(request.model)
         if isinstance(encoder, str):
             return self.unread(request.model, body_bytes, request_id, encoder)
@@ -74,3 +86,16 @@ class PromptReader:
         if model is None and len(self._encoders) == 1:
             return next(iter(self._encoders.values()))
         return self._encoders.get(model or "", f"the model {model!r} is not known yet")
+
+
+def _session(request: ChatRequest | CompletionRequest) -> str | None:
+    """vLLM's body field, then OpenAI's."""
+    named = (request.fields.get(name) for name in ("session_id", "user"))
+    return next((name for name in named if isinstance(name, str) and name), None)
+
+
+def _follow_up(request: ChatRequest | CompletionRequest) -> bool | None:
+    """A chat that holds an earlier answer continues a conversation; of a completion nobody knows."""
+    if isinstance(request, CompletionRequest):
+        return None
+    return any(message.get("role") == "assistant" for message in request.messages)

@@ -204,7 +204,7 @@ async def test_source_without_replay(follow: Any, engine: Any) -> None:
     await engine.send(3, 4, 7)
     await recorder.until(lambda: 7 in recorder.seqs)
     assert recorder.seqs == [3, 4, 7]
-    assert recorder.turns == [Synced(), Reset(ResetReason.GAP)]
+    assert recorder.turns == [Synced(), Reset(ResetReason.GAP), Synced()]
 
 
 async def test_batch_that_cannot_be_read_resets(follow: Any, engine: Any) -> None:

@@ -225,8 +225,8 @@ def test_without_replay_the_first_live_batch_is_where_it_begins() -> None:
     driver = Driver(can_replay=False)
     assert driver.tracker.connected() == [Synced()]
     assert driver.live(7, 8) == batches(7, 8)
-    assert driver.live(11) == [GAP, *batches(11)]
-    assert driver.live(0) == [RESTART, *batches(0)]
+    assert driver.live(11) == [GAP, *batches(11), Synced()]
+    assert driver.live(0) == [RESTART, *batches(0), Synced()]
     assert driver.tracker.disconnected("gone") == [Lost("gone")]
     assert driver.tracker.connected() == [RECONNECTED, Synced()]
     assert driver.live(5) == batches(5)

@@ -174,6 +174,27 @@ async def test_without_a_tokenizer_load_decides_and_says_so(make_fleet: MakeFlee
     assert "nowhere" in ready["placed_by_load_only"]["tiny"]
 
 
+@pytest.mark.parametrize("where", ["header", "user"])
+async def test_a_session_stays_where_it_is(make_fleet: MakeFleet, where: str) -> None:
+    fleet = await make_fleet(3, policy="session")
+    for name in "abcdef":
+        seen = set()
+        for i in range(3):
+            body = chat(f"{i}") | ({"user": name} if where == "user" else {})
+            headers = {"x-session-id": name} if where == "header" else {}
+            async with fleet.post(body=body, headers=headers) as response:
+                seen.add(response.headers["x-warmroute-worker"])
+        assert len(seen) == 1
+
+
+async def test_a_request_that_every_worker_would_serve_too_late_is_shed(make_fleet: MakeFleet) -> None:
+    fleet = await make_fleet(1, policy="ttft:slo_s=0.000001")
+    async with fleet.post() as response:
+        assert (response.status, response.headers["retry-after"]) == (429, "1")
+        assert "over the placement policy's limit" in (await response.json())["error"]["message"]
+    assert fleet.core.in_flight == 0
+
+
 # The relay
 
 
