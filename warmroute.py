@@ -1,4 +1,4 @@
-"""The front door: `warmroute worker | router | demo`. It parses nothing; each room brings its own command."""
+"""The front door: `warmroute worker | router | replay | demo`. It parses nothing; each room brings its own command."""
 
 import importlib
 
@@ -7,12 +7,14 @@ import click
 COMMANDS = {
     "worker": "worker.cli:worker",
     "router": "router.cli:router",
+    "replay": "replay.cli:replay",
     "demo": "replay.demo.cli:demo",
 }
 
 HELP = {
     "worker": "Serve a model: an engine with a prefix cache that publishes its KV events.",
     "router": "The gateway: place OpenAI-style requests where their prompt is cached.",
+    "replay": "Measure placement policies on a trace of real traffic, in a simulated fleet.",
     "demo": "Two workers and the router on this machine: round robin against cache-aware placement.",
 }
 

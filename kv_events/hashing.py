@@ -100,7 +100,8 @@ def published_hashes(digests: Sequence[bytes]) -> tuple[int, ...]:
 
 def _blocks(token_ids: Sequence[int], block_size: int) -> Iterator[tuple[bytes]]:
     """Each full block, four bytes a token in the machine's byte order (little-endian wherever PyTorch runs)."""
-    data = array("I", token_ids).tobytes()
+    tokens = token_ids if isinstance(token_ids, array) and token_ids.typecode == "I" else array("I", token_ids)
+    data = memoryview(tokens).cast("B")
     stride = 4 * block_size
     return struct.iter_unpack(f"{stride}s", data[: len(data) // stride * stride])
 

@@ -72,8 +72,7 @@ class BlockManager:
         if not self.caching:
             return []
         found = []
-        for digest in chain.digests((len(chain) - 1) // self.block_size):
-            block = self._block_of.get(digest)
+        for block in map(self._block_of.get, chain.digests((len(chain) - 1) // self.block_size)):
             if block is None:
                 break
             found.append(block)

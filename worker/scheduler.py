@@ -39,6 +39,11 @@ class Sequence:
         return len(self.chain.token_ids) - self.computed
 
     @property
+    def decoding(self) -> bool:
+        """Its next step computes nothing but its newest token."""
+        return len(self.request.prompt_token_ids) <= self.computed == len(self.chain.token_ids) - 1
+
+    @property
     def generated(self) -> int:
         return len(self.chain) - len(self.request.prompt_token_ids)
 
@@ -143,21 +148,21 @@ class Scheduler:
         may_admit = self._waiting and not self._refused and len(self._running) < self._max_num_seqs
         if may_admit or not self._running:
             return 0
-        if any(sequence.pending != 1 for sequence in reversed(self._running)):  # the newest is the likeliest
+        if not all(sequence.decoding for sequence in reversed(self._running)):  # the newest is the likeliest not to
             return 0
         return self.blocks.free_blocks // len(self._running) * self.blocks.block_size
 
     def advance(self, steps: int, draw: Callable[[EngineRequest], int]) -> None:
         """What `steps` steps would do in which each running sequence draws `draw` of its request every time.
 
-        At most `steady_steps()`. The events are those of all steps, in another order. If another scheduler has taken
-        blocks of the same pool meanwhile, there may be too few: then the newest sequences are preempted at the end.
+        At most `steady_steps()`. The events are those of all steps, in another order.
         """
-        for sequence in self.running:
+        for sequence in self._running:
             token_id = draw(sequence.request)
             sequence.chain.append(token_id, steps - 1)
-            if sequence.block_table and self._grow(sequence):
-                self._compute(sequence, steps)
+            grown = self._grow(sequence)
+            assert grown, "more steps than the pool has blocks for"
+            self._compute(sequence, steps)
             sequence.chain.append(token_id)
 
     def check(self) -> None:

@@ -21,6 +21,7 @@ from kv_events.hashing import (
     cache_digests,
     cache_root,
     published_hash,
+    published_hashes,
     root_hash,
     stored_hashes,
 )
@@ -92,6 +93,12 @@ def test_names_stay_what_they_are() -> None:
     """Workers of different versions share a fleet, and their names for a block have to agree."""
     assert published_hash(cache_digests(range(4), 2, cache_root("a", "s"))[-1]) == 2991257863860044767
     assert block_hashes(range(4), 2, root_hash("a", "s"))[-1] == 14207215471175447435
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_many_published_hashes_are_those_of_each(count: int) -> None:
+    digests = cache_digests(range(4 * count), 4, cache_root())
+    assert published_hashes(digests) == tuple(map(published_hash, digests))
 
 
 def test_published_hash_is_the_one_of_vllm(frames: Frames) -> None:

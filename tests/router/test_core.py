@@ -1,6 +1,7 @@
 """The core as its shells use it: requests and events in, placements out, and everything back to zero."""
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from kv_events.deliveries import Lost
+from kv_events.hashing import root_hash
 from policies.registry import make_policy
+from policies.views import SHARE_WINDOW, Candidate, RequestView
 from protocol.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Overloaded, Unavailable
 from protocol.sse import Usage
 from router.core import RouterCore
 from router.records import CacheState, ModelCard, Outcome, RouteRequest, WorkerInfo
+from router.request_view import head_key, session_key
 from tests.router.conftest import MakeCore
 from tests.router.fakes import SIZE, FakeEngine, ask
 
@@ -121,6 +125,35 @@ def test_an_unknown_prompt_is_placed_by_load(make_core: MakeCore) -> None:
     assert placement.worker != busy.worker
     assert placement.decision.unknown_prompt == "no tokenizer"
     assert placement.decision.predicted_cached_tokens == 0
+
+
+def test_a_policy_sees_all_that_is_known(make_core: MakeCore) -> None:
+    core, seen = make_core(1), []
+
+    def policy(request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
+        seen.append((request, *candidates))
+        return [0.0] * len(candidates)
+
+    core._policy = policy
+    engines(core)[0].cache(PROMPT[:8])
+    asked = RouteRequest("r", "m", 41, (tuple(PROMPT),), session="s", follow_up=True)
+    finish(core, core.route(asked, 0.0).ticket, core.route(asked, 0.0).ticket)
+    (first, place), (second, _) = seen
+    assert (first.session_key, first.follow_up) == (session_key("s"), True)
+    assert first.head_key == head_key(PROMPT, root_hash())
+    assert [each.tokens for each in first.prefixes] == [SIZE, 2 * SIZE, 4 * SIZE, 8 * SIZE]
+    assert (first.prefixes[0].share, second.prefixes[0].share) == (1 / SHARE_WINDOW, 2 / SHARE_WINDOW)
+    assert first.draw != second.draw
+    assert (place.tree_tokens, place.prefill_tokens_per_s) == (8, 1000.0)
+
+
+def test_a_policy_that_refuses_sheds(make_core: MakeCore) -> None:
+    core = make_core(2, policy="ttft:slo_s=0.01")
+    engines(core)
+    with pytest.raises(Overloaded, match="placement policy's limit"):
+        core.route(ask(PROMPT), 0.0)
+    assert core.in_flight == 0
+    core.check()
 
 
 def test_several_prompts_count_together(make_core: MakeCore) -> None:

@@ -1,0 +1,42 @@
+"""Keys and popularity of prefixes, as policies see them."""
+
+from random import Random
+
+from policies.views import SHARE_WINDOW
+from router.request_view import HEAD_TOKENS, PrefixShares, head_key, session_key
+
+
+def test_head_key_is_of_the_head_and_the_root() -> None:
+    prompt = list(range(HEAD_TOKENS))
+    assert head_key([*prompt, 1], 5) == head_key([*prompt, 2], 5)
+    assert head_key(prompt, 5) != head_key(prompt, 6)
+    assert head_key(prompt[:-1], 5) != head_key(prompt, 5)
+    assert head_key([], 5) == 5
+
+
+def test_session_keys_tell_sessions_apart() -> None:
+    assert session_key("a") == session_key("a") != session_key("b")
+    assert 0 <= session_key("\ud800") < 1 << 64, "whatever a client puts in its JSON"
+
+
+def test_prefixes_double() -> None:
+    shares = PrefixShares()
+    assert [(each.key, each.tokens) for each in shares.of(range(100, 109), 16)] == [
+        (100, 16),
+        (101, 32),
+        (103, 64),
+        (107, 128),
+    ]
+    assert shares.of([], 16) == ()
+
+
+def test_shares_are_of_the_last_requests_this_one_included() -> None:
+    shares, rng, history = PrefixShares(), Random(0), []
+    for _ in range(3 * SHARE_WINDOW):
+        hashes = [rng.randrange(3), 10 + rng.randrange(9)]
+        [first, second] = shares.of(hashes, 4)
+        recent = [*history[-(SHARE_WINDOW - 1) :], hashes]
+        assert first.share == sum(each[0] == hashes[0] for each in recent) / SHARE_WINDOW
+        assert second.share == sum(each[1] == hashes[1] for each in recent) / SHARE_WINDOW
+        shares.add(hashes)
+        history.append(hashes)
