@@ -15,7 +15,7 @@ demo: $(READY)  ## two real engines behind the router, round robin against cache
 	$(BIN)/warmroute demo
 
 test: $(READY)  ## the fast suite
-	$(BIN)/pytest -q -m 'not engines and not gpu'
+	$(BIN)/pytest -q -n 2 -m 'not engines and not gpu'
 
 test-engines: $(READY)  ## against a real vLLM: VLLM=path/to/vllm
 	$(BIN)/pytest -q -m engines
