@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import msgpack
 
-from .events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, EventBatch, KvEvent
+from kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, EventBatch, KvEvent
 
 _POSITIONS: dict[str, tuple[str, ...]] = {  # vLLM 0.11 to 0.23, each version a prefix of this
     "BlockStored": (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from .events import EventBatch
+from kv_events.events import EventBatch
 
 
 class ResetReason(StrEnum):

@@ -23,7 +23,7 @@ from typing import cast
 import msgpack
 from xxhash import xxh3_64_intdigest
 
-from .events import BlockStored
+from kv_events.events import BlockStored
 
 _SEED = 0x7761726D726F7574  # "warmrout": any constant would do, but a fixed one
 _PREFIX_CACHE_KINDS = frozenset({None, "full_attention", "mla_attention"})

@@ -15,10 +15,10 @@ from typing import Protocol
 
 import zmq
 
-from .codec import encode_batch
-from .endpoints import for_rank, publisher_binds, with_host
-from .events import EventBatch, KvEvent
-from .frames import END_OF_REPLAY, encode_seq
+from kv_events.codec import encode_batch
+from kv_events.endpoints import for_rank, publisher_binds, with_host
+from kv_events.events import EventBatch, KvEvent
+from kv_events.frames import END_OF_REPLAY, encode_seq
 
 
 class EventPublisher(Protocol):

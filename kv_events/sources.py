@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from .endpoints import check, for_rank, names_no_host, with_host
+from kv_events.endpoints import check, for_rank, names_no_host, with_host
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from contextlib import ExitStack, contextmanager, suppress
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from .codec import DecodeError, decode_batch
-from .deliveries import Batch, Delivery, Reset, ResetReason, Synced
-from .endpoints import with_host
-from .frames import END_OF_REPLAY, encode_seq, parse_message
-from .sources import EventSource
-from .tracker import Action, AskReplay, Deliver, SequenceTracker, State
+from kv_events.codec import DecodeError, decode_batch
+from kv_events.deliveries import Batch, Delivery, Reset, ResetReason, Synced
+from kv_events.endpoints import with_host
+from kv_events.frames import END_OF_REPLAY, encode_seq, parse_message
+from kv_events.sources import EventSource
+from kv_events.tracker import Action, AskReplay, Deliver, SequenceTracker, State
 
 MESSAGES_PER_TURN = 64  # a millisecond or so
 HWM = 100_000  # messages, in each queue: what an engine holds back for us before it drops, by its default

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, TypeAlias, TypeVar
 
-from .deliveries import Lost, Reset, ResetReason, Synced
+from kv_events.deliveries import Lost, Reset, ResetReason, Synced
 
 T = TypeVar("T")
 

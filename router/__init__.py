@@ -1,5 +1,7 @@
 """The gateway process: a core that decides and does no I/O, and shells that do what it decided.
 
-Core: `core` (the state machine), `fleet` (workers and their slots), `index` (who has which prefix), `load` (tickets).
-Shells: `gateway` (HTTP front), `relay` (upstream), `worker_link` (health, discovery, events), `metrics`, `app`.
+Core: `core` (the state machine), `fleet` (workers and their slots), `index` (who has which prefix, with `orphans` and
+`leases`), `load` (what waits where), `request_view` (what policies see of a request).
+Shells: `gateway` (HTTP front), `relay` (upstream), `worker_link` (health, `discovery`, events),
+`prompt_reader` (tokens), `metrics`, `app`.
 """

@@ -9,20 +9,18 @@ POST /route                                     where a chat or completion would
 GET  /decisions?last=N                          the last placements, newest first
 """
 
-import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 from aiohttp import web
 
-from protocol.errors import ApiError, InternalError, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge
+from protocol.errors import InvalidRequest
+from protocol.http import errors_as_json, json_response
 from protocol.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion, parse_object
 from router.config import WorkerSpec
 from router.core import RouterCore
-from router.json_answers import decision_json, dump, model_json, tree_json, worker_json
+from router.json_answers import decision_json, model_json, tree_json, worker_json
 from router.metrics import Meter, exposition
 from router.prompt_reader import PromptReader
 from router.records import CacheState
@@ -32,10 +30,6 @@ from router.workers import Workers
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 DEFAULT_DECISIONS = 20
 SESSION_HEADER = "x-session-id"  # vLLM's
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-log = logging.getLogger(__name__)
 
 
 class Gateway:
@@ -55,7 +49,10 @@ class Gateway:
         self._max_body_bytes = max_body_bytes
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[_errors])
+        app = web.Application(
+            client_max_size=self._max_body_bytes,
+            middlewares=[errors_as_json("router", lambda request: {"x-request-id": request_id(request)})],
+        )
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completion)
         app.router.add_get("/v1/models", self.models)
@@ -94,13 +91,13 @@ class Gateway:
         return await self._relay.serve(request, body, route)
 
     async def models(self, request: web.Request) -> web.Response:
-        return _json({"object": "list", "data": [model_json(card) for card in self._core.models()]})
+        return json_response({"object": "list", "data": [model_json(card) for card in self._core.models()]})
 
     # Operation
 
     async def health(self, request: web.Request) -> web.Response:
         """200 while the process serves."""
-        return _json({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def ready(self, request: web.Request) -> web.Response:
         """200 when a worker can take requests and its cache is known as far as it can be; else 503 and why."""
@@ -112,13 +109,13 @@ class Gateway:
             "workers": {report.id: report.reason or "up" for report in reports},
             "placed_by_load_only": self._prompts.problems,
         }
-        return _json(body, 200 if known else 503)
+        return json_response(body, 200 if known else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=exposition(self._meter), headers={"content-type": "text/plain; version=0.0.4"})
 
     async def list_workers(self, request: web.Request) -> web.Response:
-        return _json({"workers": [worker_json(report) for report in self._core.workers(time.monotonic())]})
+        return json_response({"workers": [worker_json(report) for report in self._core.workers(time.monotonic())]})
 
     async def add_worker(self, request: web.Request) -> web.Response:
         try:
@@ -126,29 +123,29 @@ class Gateway:
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
         worker = self._workers.add(spec)
-        return _json(worker_json(self._core.worker(worker, time.monotonic())), 201)
+        return json_response(worker_json(self._core.worker(worker, time.monotonic())), 201)
 
     async def remove_worker(self, request: web.Request) -> web.Response:
         """202 and the requests that it still serves, or 200 when it is gone already."""
         worker = request.match_info["id"]
         in_flight = self._workers.drain(worker)
-        return _json({"worker": worker, "in_flight": in_flight}, 202 if in_flight else 200)
+        return json_response({"worker": worker, "in_flight": in_flight}, 202 if in_flight else 200)
 
     async def tree(self, request: web.Request) -> web.Response:
         worker = request.match_info["id"]
-        return _json(tree_json(worker, self._core.tree(worker)))
+        return json_response(tree_json(worker, self._core.tree(worker)))
 
     async def explain(self, request: web.Request) -> web.Response:
         body = await request.read()
         parsed = parse_chat(body) if "messages" in parse_object(body) else parse_completion(body)
         route = await self._prompts.read(parsed, len(body), request_id(request), request.headers.get(SESSION_HEADER))
         now = time.monotonic()
-        return _json(decision_json(self._core.explain(route, now), None, now))
+        return json_response(decision_json(self._core.explain(route, now), None, now))
 
     async def decisions(self, request: web.Request) -> web.Response:
         last = _positive(request.query.get("last", str(DEFAULT_DECISIONS)), "last")
         now = time.monotonic()
-        return _json({"decisions": [decision_json(d, finish, now) for d, finish in self._core.decisions(last)]})
+        return json_response({"decisions": [decision_json(d, finish, now) for d, finish in self._core.decisions(last)]})
 
 
 def request_id(request: web.Request) -> str:
@@ -170,37 +167,3 @@ def _positive(text: str, name: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
         raise InvalidRequest(f"{name} must be a positive whole number, not {text!r}", param=name)
     return int(text)
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=dump(value), status=status, content_type="application/json")
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure becomes an OpenAI-style answer."""
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return _error_answer(request, error)
-    except web.HTTPRequestEntityTooLarge as error:
-        return _error_answer(request, PayloadTooLarge(f"the request body is too large: {error.text}"))
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        answer = _error_answer(request, MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}"))
-        answer.headers["allow"] = allowed
-        return answer
-    except web.HTTPNotFound:
-        return _error_answer(request, NotFound(f"no such path: {request.path}"))
-    except ConnectionError:  # the client went away while it was answered: nobody to tell
-        raise
-    except Exception:
-        log.exception("request %s %s failed", request.method, request.path)
-        return _error_answer(request, InternalError("the router failed on this request; its log says how"))
-
-
-def _error_answer(request: web.Request, error: ApiError) -> web.Response:
-    answer = _json(error.body(), error.status)
-    answer.headers.update(error.headers())
-    answer.headers["x-request-id"] = request_id(request)
-    return answer

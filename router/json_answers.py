@@ -3,15 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-import orjson
-
 from router.index import Edge
 from router.records import Decision, Finish, ModelCard, WorkerReport
-
-
-def dump(value: Any) -> bytes:
-    """Dataclasses, tuples and enums included."""
-    return orjson.dumps(value)
 
 
 def model_json(card: ModelCard) -> dict[str, Any]:

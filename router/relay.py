@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
+import orjson
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -17,7 +18,6 @@ from protocol.sse import ResponsePeek, Usage, encode_event
 from router.core import RouterCore
 from router.discovery import describe
 from router.errors import WorkerBusy, WorkerFailed, WorkerLost
-from router.json_answers import dump
 from router.records import Outcome, Placement, RouteRequest
 from router.worker_link import WorkerLink
 
@@ -186,7 +186,7 @@ async def _break_off(request: web.Request, answer: web.StreamResponse, peek: Res
             request.transport.abort()
         return
     failed = UpstreamFailed(f"the worker failed while it answered: {error}")
-    await answer.write((b"\n\n" if peek.mid_event else b"") + encode_event(dump(failed.body())))
+    await answer.write((b"\n\n" if peek.mid_event else b"") + encode_event(orjson.dumps(failed.body())))
     answer.force_close()
     await answer.write_eof()
 

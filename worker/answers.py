@@ -1,12 +1,10 @@
-"""Writing answers: a generation as one JSON object or as a stream of events, and every error as its JSON body."""
-
-import logging
-from collections.abc import Awaitable, Callable
+"""Writing answers: a generation as one JSON object or as a stream of events."""
 
 import orjson
 from aiohttp import web
 
-from protocol.errors import ApiError, InternalError, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge
+from protocol.errors import ApiError, InvalidRequest
+from protocol.http import json_response, unexpected
 from protocol.requests import ChatRequest, CompletionRequest
 from protocol.sse import DONE, encode_event
 from worker.choices import ChoiceDelta
@@ -15,12 +13,6 @@ from worker.generation import Generation
 from worker.responses import AnswerForm
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
-
-log = logging.getLogger(__name__)
-
-
-def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
 
 
 async def answer(
@@ -35,24 +27,6 @@ async def answer(
     except BadPrompt as error:
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         raise InvalidRequest(str(error), param=param) from error
-
-
-@web.middleware
-async def errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Whatever a handler raises leaves as OpenAI's error object."""
-    try:
-        return await handler(request)
-    except ConnectionError:  # the client has gone: aiohttp knows what to do
-        raise
-    except ApiError as error:
-        failed = error
-    except web.HTTPException as error:
-        failed = _translated(request, error)
-    except Exception as error:
-        failed = _unexpected(error)
-    return json_response(failed.body(), failed.status, failed.headers())
 
 
 async def _stream(
@@ -73,7 +47,7 @@ async def _stream(
     except ConnectionError:
         raise
     except Exception as error:
-        failed = error if isinstance(error, ApiError) else _unexpected(error)
+        failed = error if isinstance(error, ApiError) else unexpected("worker", error)
         await _send(response, failed.body())
     await response.write(DONE)
     await response.write_eof()
@@ -88,20 +62,3 @@ async def _send_delta(response: web.StreamResponse, form: AnswerForm, delta: Cho
 
 async def _send(response: web.StreamResponse, chunk: object) -> None:
     await response.write(encode_event(orjson.dumps(chunk)))
-
-
-def _translated(http: web.Request, error: web.HTTPException) -> ApiError:
-    """aiohttp's own refusals."""
-    if isinstance(error, web.HTTPNotFound):
-        return NotFound(f"there is nothing at {http.path}")
-    if isinstance(error, web.HTTPMethodNotAllowed):
-        allowed = ", ".join(sorted(error.allowed_methods))
-        return MethodNotAllowed(f"{http.path} does not know {http.method}; allowed: {allowed}")
-    if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return PayloadTooLarge(f"the request body may have at most {http.client_max_size} bytes")
-    return InvalidRequest(error.text or error.reason)
-
-
-def _unexpected(error: Exception) -> ApiError:
-    log.error("a request failed", exc_info=error)
-    return InternalError("the worker failed on this request; its log says why")

@@ -475,13 +475,13 @@ async def test_models_and_health(make_fleet: MakeFleet) -> None:
         ("/v1/chat/completions", b'{"model": "tiny"}', 400, "messages"),
         ("/v1/completions", b'{"model": "tiny", "prompt": 7}', 400, "prompt"),
         ("/v1/completions", b'{"model": "other", "prompt": "x"}', 404, "'other' does not exist here; models: tiny"),
-        ("/nowhere", b"{}", 404, "no such path: /nowhere"),
-        ("/health", b"{}", 405, "/health takes GET, HEAD, not POST"),
+        ("/nowhere", b"{}", 404, "there is nothing at /nowhere"),
+        ("/health", b"{}", 405, "/health does not know POST; allowed: GET, HEAD"),
         ("/route", b"[]", 400, "JSON object"),
         ("/workers", b'{"uri": "http://a:1"}', 400, "uri='http://a:1' is not one of url, events, replay, topic"),
         ("/workers", b'{"url": "nonsense"}', 400, "http://HOST:PORT"),
         ("/workers", b'{"url": "http://a:1", "events": "b:1"}', 400, "must be tcp://HOST:PORT or ipc://PATH"),
-        ("/v1/chat/completions", b"x" * (2 << 20), 413, "too large"),
+        ("/v1/chat/completions", b"x" * (2 << 20), 413, "at most 1048576 bytes"),
     ],
 )
 async def test_bad_requests_are_told_what_is_wrong(

@@ -1,0 +1,66 @@
+"""What both servers answer with: JSON, and every failure as OpenAI's error object.
+
+The only module of this room that knows aiohttp.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from protocol.errors import ApiError, InternalError, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+log = logging.getLogger(__name__)
+
+
+def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Dataclasses, tuples and enums included."""
+    return web.Response(body=orjson.dumps(body), status=status, headers=headers, content_type="application/json")
+
+
+def errors_as_json(whose: str, headers: Callable[[web.Request], Mapping[str, str]] = lambda request: {}) -> Middleware:
+    """A middleware: whatever a handler raises leaves as an error object, with the headers that `headers` adds.
+
+    `whose` names the server in what its clients read of its own bugs.
+    """
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        extra: dict[str, str] = {}
+        try:
+            return await handler(request)
+        except ConnectionError:  # the client has gone: aiohttp knows what to do
+            raise
+        except ApiError as error:
+            failed = error
+        except web.HTTPException as error:
+            failed = _translated(request, error)
+            extra = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+        except Exception as error:
+            failed = unexpected(whose, error)
+        return json_response(failed.body(), failed.status, {**failed.headers(), **extra, **headers(request)})
+
+    return middleware
+
+
+def unexpected(whose: str, error: Exception) -> ApiError:
+    """What a client is told of a bug; the log has the rest."""
+    log.error("a request failed", exc_info=error)
+    return InternalError(f"the {whose} failed on this request; its log says why")
+
+
+def _translated(request: web.Request, error: web.HTTPException) -> ApiError:
+    """aiohttp's own refusals."""
+    if isinstance(error, web.HTTPNotFound):
+        return NotFound(f"there is nothing at {request.path}")
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return MethodNotAllowed(f"{request.path} does not know {request.method}; allowed: {allowed}")
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return PayloadTooLarge(f"the request body may have at most {request.client_max_size} bytes")
+    return InvalidRequest(error.text or error.reason)
