@@ -26,6 +26,13 @@ def publish(publisher: ZmqPublisher, numbers: range) -> None:
         publisher.publish(events(number))
 
 
+async def published(follow: Any, publisher: ZmqPublisher, numbers: range) -> None:
+    """Publishes, and returns when the last batch is out: publishers have a thread of their own."""
+    witness = follow(source_of(publisher))
+    publish(publisher, numbers)
+    await witness.until(lambda: numbers[-1] in witness.seqs[-1:])
+
+
 async def publish_until(publisher: ZmqPublisher, condition: Callable[[], bool]) -> None:
     """An engine that connects to us takes a moment, and what it publishes before shows with the next batch."""
     async with asyncio.timeout(20):
@@ -106,7 +113,7 @@ async def test_old_replay_frames_without_a_topic_are_read(follow: Any, engine: A
 
 async def test_restart_on_the_same_port_resets(follow: Any, publish_on: PublishOn) -> None:
     first = publish_on()
-    publish(first, range(5))
+    await published(follow, first, range(5))
     recorder = follow(source_of(first))
     await recorder.until_synced()
     first.close()
@@ -123,7 +130,7 @@ async def test_restart_on_the_same_port_resets(follow: Any, publish_on: PublishO
 
 async def test_restart_that_is_idle_resets_too(follow: Any, publish_on: PublishOn) -> None:
     first = publish_on()
-    publish(first, range(5))
+    await published(follow, first, range(5))
     recorder = follow(source_of(first))
     await recorder.until_synced()
     first.close()
@@ -134,7 +141,7 @@ async def test_restart_that_is_idle_resets_too(follow: Any, publish_on: PublishO
 
 async def test_overrun_ring_resets(follow: Any, publish_on: PublishOn) -> None:
     publisher = publish_on(buffer_steps=5)
-    publish(publisher, range(9))
+    await published(follow, publisher, range(9))
     recorder = follow(source_of(publisher))
     await recorder.until(lambda: 8 in recorder.seqs and recorder.count(Synced) == 1)
     assert recorder.deliveries[0] == Reset(ResetReason.OVERRUN)
@@ -314,7 +321,7 @@ async def most_in_a_turn(recorder: Any, deliveries: int) -> int:
 
 async def test_flood_leaves_turns_for_others(follow: Any, publish_on: PublishOn) -> None:
     publisher = publish_on(buffer_steps=20_000)
-    publish(publisher, range(20_000))
+    await published(follow, publisher, range(20_000))
     recorder = follow(source_of(publisher))
     assert 0 < await most_in_a_turn(recorder, 20_001) <= 2 * MESSAGES_PER_TURN
     assert recorder.seqs == list(range(20_000))
