@@ -1,33 +1,32 @@
 """Which worker has which prefix: a radix tree for each worker, overlaid so that one walk answers for all of them.
 
-A block's hash names its whole path from the root (it chains over its parent's), so the overlaid trees need no nodes
-with children: one flat map from block hash to the set of slots that hold the block is the same structure, walked by
-looking up a prompt's hashes in order. A set of slots is an int used as a bit mask, bit i for slot i.
+A block's hash names its whole path from the root (it chains over its parent's), so a prompt's hashes can be looked up
+in any order, and a walk may jump over what all candidates share. A set of slots is an int used as a bit mask, bit i for
+slot i.
 
 Two kinds of entries are kept apart and united by `match`:
-- held: blocks that an engine announced. Matched by *our* hash, removed by the *engine's* (wire page: engine hashes
-  need not be computable, or equal between engines).
-- leased: blocks of prompts in flight, which an engine announces only with its first token.
+- held (runs.py): blocks that an engine announced. Matched by *our* hash, removed by the *engine's* (wire page: engine
+  hashes need not be computable, or equal between engines).
+- leased (leases.py): blocks of prompts in flight, which an engine announces only with its first token.
 
 Held blocks follow set semantics: the first removal of a hash removes it, however often it was stored. Engines announce
 a second copy (a block-aligned prompt computed again) and a mere repetition (vLLM's kv_cache_report_mode=full) in the
 same words; counting would keep blocks that are gone, a set at worst forgets a copy that is left.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 
 from kv_events.events import GPU_MEDIUM, BlockRemoved, BlockStored, EngineHash
 from kv_events.hashing import UnmappableEvent, stored_hashes
 from router.leases import Leases
 from router.orphans import Orphans
+from router.runs import HeldRuns
 
 MAX_BLOCKS = 1 << 22
 """Bound on one slot's blocks: 64 M tokens in blocks of 16, above any engine's GPU pool. Past it stores are refused."""
 MAX_ORPHANS = 1024
 MAX_DEPARTED = 4096
-NOWHERE = (0, None)
 
 
 def slots_in(mask: int) -> Iterator[int]:
@@ -110,7 +109,7 @@ class PrefixIndex:
 
     def __init__(self, *, max_blocks: int = MAX_BLOCKS) -> None:
         self._max_blocks = max_blocks
-        self._held: dict[int, tuple[int, int | None]] = {}  # block hash -> the slots that hold it, and its parent
+        self._runs = HeldRuns()
         self._leases = Leases()
         self._slots: dict[int, _Held] = {}
 
@@ -130,18 +129,16 @@ class PrefixIndex:
         it cannot be used.
         """
         depths: dict[int, int] = {}
-        held, leased = self._held, self._leases.slots_of
-        for depth, block_hash in enumerate(hashes):
-            here = held.get(block_hash, NOWHERE)[0] & trusted | leased.get(block_hash, 0)
-            gone = slots & ~here
-            if gone:
-                for slot in slots_in(gone):
-                    depths[slot] = depth
+        depth = 0
+        for end, leased in (*self._leases.stretches(hashes), (len(hashes), 0)):
+            while depth < end and slots & ~leased:  # those that expect all up to `end` need not hold it
+                held, run_end = self._runs.stretch(hashes, depth)
+                here = held & trusted | leased
+                depths.update(dict.fromkeys(slots_in(slots & ~here), depth))
                 slots &= here
-                if not slots:
-                    return depths
-        for slot in slots_in(slots):
-            depths[slot] = len(hashes)
+                depth = min(run_end, end)
+            depth = end
+        depths.update(dict.fromkeys(slots_in(slots), len(hashes)))
         return depths
 
     # What engines announce
@@ -182,17 +179,8 @@ class PrefixIndex:
     def _hold_new(self, slot: int, held: _Held, run: dict[EngineHash, int], parent: int | None) -> None:
         """Hold a run of blocks, each the parent of the next, whose names are all new."""
         held.ours |= run
-        hashes, bit = run.values(), 1 << slot
-        entries = zip(hashes, zip(repeat(bit), chain((parent,), hashes), strict=False), strict=False)
-        if self._held.keys().isdisjoint(hashes):
-            self._held.update(entries)
-            return
-        for block_hash, entry in entries:
-            slots, _ = self._held.get(block_hash, NOWHERE)
-            if slots & bit:
-                held.aliases[block_hash] = held.aliases.get(block_hash, 0) + 1
-            else:
-                self._held[block_hash] = (slots | bit, entry[1])
+        for block_hash in self._runs.hold(1 << slot, [*run.values()], parent):
+            held.aliases[block_hash] = held.aliases.get(block_hash, 0) + 1
 
     def _hold(self, slot: int, held: _Held, name: EngineHash, block_hash: int, parent: int | None) -> None:
         """Hold one block, whose name may have meant another."""
@@ -217,22 +205,13 @@ class PrefixIndex:
         ours = held.ours
         departed = {name: ours.pop(name) for name in names if name in ours}
         held.remember_departed(departed)
-        self._unhold(slot, held.without_alias(departed.values()))
+        self._runs.release(1 << slot, held.without_alias(departed.values()))
 
     def clear(self, slot: int) -> None:
         """Drop the slot's held blocks and all that waited, in time proportional to them."""
         held = self._slots[slot]
-        self._unhold(slot, set(held.ours.values()))
+        self._runs.release(1 << slot, set(held.ours.values()))
         held.forget()
-
-    def _unhold(self, slot: int, hashes: Iterable[int]) -> None:
-        held, bit = self._held, 1 << slot
-        for block_hash in hashes:
-            slots, parent = held[block_hash]
-            if slots == bit:
-                del held[block_hash]
-            else:
-                held[block_hash] = (slots ^ bit, parent)
 
     # What the router predicts
 
@@ -270,7 +249,7 @@ class PrefixIndex:
         held = self.blocks(slot)
         children: dict[int | None, list[int]] = {}
         for block_hash in sorted(held):
-            _, parent = self._held[block_hash]
+            parent = self._runs.parent(block_hash)
             children.setdefault(parent if parent in held else None, []).append(block_hash)
         edges: list[Edge] = []
         pending: list[tuple[int, int | None]] = [(first, None) for first in children.get(None, [])]
@@ -292,5 +271,6 @@ class PrefixIndex:
             for block_hash, others in held.aliases.items():
                 assert list(held.ours.values()).count(block_hash) == others + 1
             assert held.blocks == len(set(held.ours.values()))
-        assert union == {block_hash: slots for block_hash, (slots, _) in self._held.items()}
+        assert union == self._runs.slots_by_hash()
+        self._runs.check()
         self._leases.check()

@@ -4,45 +4,114 @@ Engines announce a block with the step that computes it. Without leases, request
 would each find it nowhere and scatter.
 """
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 
 
+class _Node:
+    """A run of blocks that the same prompts in flight have; the root has none.
+
+    `leases` counts them by slot. All that is leased below a node is leased in it.
+    """
+
+    __slots__ = ("children", "hashes", "leases", "slots")
+
+    def __init__(self, hashes: Sequence[int]) -> None:
+        self.hashes = hashes
+        self.children: dict[int, _Node] = {}  # by the hash of their first block
+        self.leases: Counter[int] = Counter()
+        self.slots = 0  # those with leases, as a mask
+
+    def lease(self, slot: int) -> None:
+        self.leases[slot] += 1
+        self.slots |= 1 << slot
+
+    def end(self, slot: int) -> None:
+        self.leases[slot] -= 1
+        if not self.leases[slot]:
+            del self.leases[slot]
+            self.slots ^= 1 << slot
+
+    def common(self, hashes: Sequence[int], first: int) -> int:
+        """How many of its blocks `hashes` has from `first` on. A hash names all before it: halving finds that."""
+        ours = self.hashes
+        blocks = min(len(ours), len(hashes) - first)
+        if ours[blocks - 1] == hashes[first + blocks - 1]:
+            return blocks
+        return bisect_left(range(blocks), True, key=lambda at: ours[at] != hashes[first + at])
+
+    def split(self, blocks: int) -> "_Node":
+        """A node with the first `blocks` of this one's, which keeps the others and becomes its child."""
+        above = _Node(self.hashes[:blocks])
+        above.leases, above.slots = self.leases.copy(), self.slots
+        self.hashes = self.hashes[blocks:]
+        above.children[self.hashes[0]] = self
+        return above
+
+
 class Leases:
-    """Counted: each `add` is taken back by one `end` of the same. Holds one entry for each block of prompts in flight,
-    and one more for each slot that expects it from several of them."""
+    """A radix tree of the prompts in flight, with one node for each place where two of them part or one ends.
+
+    Counted: each `add` is taken back by one `end` of the same.
+    """
 
     def __init__(self) -> None:
-        self.slots_of: dict[int, int] = {}
-        """Block hash -> the slots that expect it, as a mask. For looking only."""
-        self._more: dict[int, dict[int, int]] = {}  # slot -> block hash -> leases beyond the first
+        self._root = _Node(())
+        self._blocks = 0
 
     def __len__(self) -> int:
-        return len(self.slots_of)
+        """Blocks that are leased, each once."""
+        return self._blocks
 
     def add(self, slot: int, hashes: Sequence[int]) -> None:
-        slots_of, more, bit = self.slots_of, self._more.setdefault(slot, {}), 1 << slot
-        for block_hash in hashes:
-            slots = slots_of.get(block_hash, 0)
-            if slots & bit:
-                more[block_hash] = more.get(block_hash, 0) + 1
-            else:
-                slots_of[block_hash] = slots | bit
+        node, first = self._root, 0
+        while first < len(hashes):
+            child = node.children.get(hashes[first])
+            if child is None:
+                child = _Node(hashes[first:])
+                self._blocks += len(child.hashes)
+            elif (common := child.common(hashes, first)) < len(child.hashes):
+                child = child.split(common)
+            node.children[hashes[first]] = child
+            child.lease(slot)
+            node, first = child, first + len(child.hashes)
 
     def end(self, slot: int, hashes: Sequence[int]) -> None:
-        slots_of, more, bit = self.slots_of, self._more[slot], 1 << slot
-        for block_hash in hashes:
-            if block_hash in more:
-                more[block_hash] -= 1
-                if not more[block_hash]:
-                    del more[block_hash]
-                continue
-            slots = slots_of[block_hash] ^ bit
-            if slots:
-                slots_of[block_hash] = slots
-            else:
-                del slots_of[block_hash]
+        node, first = self._root, 0
+        while first < len(hashes):
+            child = node.children[hashes[first]]
+            child.end(slot)
+            if not child.slots:
+                del node.children[hashes[first]]
+                self._blocks -= len(hashes) - first  # nothing is leased below it but by this prompt
+                return
+            node, first = child, first + len(child.hashes)
+
+    def stretches(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
+        """(end, slots) of each stretch of a prompt, from its beginning on: up to the block `end` (exclusive) exactly
+        these slots expect it. Ends rise, and each mask is contained in the one before."""
+        stretches = []
+        node, first = self._root, 0
+        while first < len(hashes) and (child := node.children.get(hashes[first])) is not None:
+            common = child.common(hashes, first)
+            first += common
+            stretches.append((first, child.slots))
+            if common < len(child.hashes):
+                break
+            node = child
+        return stretches
 
     def check(self) -> None:
-        """Raise AssertionError unless the counts belong to what is leased."""
-        for slot, more in self._more.items():
-            assert all(count > 0 and self.slots_of[block_hash] >> slot & 1 for block_hash, count in more.items())
+        """Raise AssertionError unless counts, masks and lengths agree."""
+        blocks, pending = 0, [self._root]
+        while pending:
+            node = pending.pop()
+            blocks += len(node.hashes)
+            assert node.slots == sum(1 << slot for slot in node.leases)
+            assert all(count > 0 for count in node.leases.values())
+            for first, child in node.children.items():
+                assert child.hashes[0] == first
+                assert node is self._root or child.leases <= node.leases
+                pending.append(child)
+        assert blocks == self._blocks
