@@ -18,6 +18,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import chain
 from typing import cast
 
 import msgpack
@@ -94,8 +95,7 @@ def published_hashes(digests: Sequence[bytes]) -> tuple[int, ...]:
     """The names of many blocks, whose digests are equally long: three times as fast as one by one."""
     if not digests:
         return ()
-    names = struct.iter_unpack(f">{len(digests[0]) - 8}xQ", b"".join(digests))
-    return tuple(name for (name,) in names)
+    return tuple(chain.from_iterable(struct.iter_unpack(f">{len(digests[0]) - 8}xQ", b"".join(digests))))
 
 
 def _blocks(token_ids: Sequence[int], block_size: int) -> Iterator[tuple[bytes]]:

@@ -27,7 +27,6 @@ from router.fleet import RETRY_AFTER_S, Fleet, Health, Slot
 from router.index import Edge, PrefixIndex
 from router.records import (
     CacheState,
-    CandidateReport,
     Decision,
     Finish,
     ModelCard,
@@ -205,7 +204,7 @@ class RouterCore:
         self, request: RouteRequest, slots: list[Slot], prompts: dict[int, _Prompt], now: float, rng: Random
     ) -> tuple[Slot, Decision]:
         cached = self._cached_tokens(slots, prompts)
-        candidates = [
+        candidates = tuple(
             Candidate(
                 key=slot.id,
                 cached_tokens=cached[slot.bit],
@@ -217,23 +216,11 @@ class RouterCore:
                 tree_tokens=self._index.held_blocks(slot.bit) * (slot.block_size or 0),
             )
             for slot in slots
-        ]
+        )
         try:
             choice = choose(self._policy, self._view(request, prompts, rng), candidates, rng)
         except NoneSuitable as refusal:
             raise Overloaded(str(refusal), retry_after_s=RETRY_AFTER_S) from refusal
-        reports = tuple(
-            CandidateReport(
-                slot=slot.id,
-                cache_state=slot.cache_state,
-                cached_tokens=c.cached_tokens,
-                queued_prefill_tokens=c.queued_prefill_tokens,
-                active_requests=c.active_requests,
-                decode_tokens=c.decode_tokens,
-                cost=cost,
-            )
-            for slot, c, cost in zip(slots, candidates, choice.costs, strict=True)
-        )
         slot = slots[choice.position]
         decision = Decision(
             request_id=request.request_id,
@@ -241,7 +228,9 @@ class RouterCore:
             model=request.model,
             policy=self._policy_name,
             prompt_tokens=request.prompt_tokens,
-            candidates=reports,
+            candidates=candidates,
+            cache_states=tuple(slot.cache_state for slot in slots),
+            costs=choice.costs,
             slot=slot.id,
             predicted_cached_tokens=cached[slot.bit],
             unknown_prompt=request.unknown_prompt,

@@ -57,7 +57,9 @@ class Worker:
         return sum(slot.load.active_requests for slot in self.slots)
 
     def serves(self, model: str | None) -> bool:
-        return self.info is not None and (model is None or any(card.id == model for card in self.info.models))
+        if self.info is None or model is None:
+            return self.info is not None
+        return any(card.id == model for card in self.info.models)
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} {self.health}{' draining' if self.draining else ''} slots={self.slots}>"

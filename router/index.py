@@ -14,8 +14,10 @@ a second copy (a block-aligned prompt computed again) and a mere repetition (vLL
 same words; counting would keep blocks that are gone, a set at worst forgets a copy that is left.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from kv_events.events import GPU_MEDIUM, BlockRemoved, BlockStored, EngineHash
 from kv_events.hashing import UnmappableEvent, stored_hashes
@@ -63,8 +65,8 @@ class _Held:
     def __init__(self) -> None:
         self.ours: dict[EngineHash, int] = {}
         self.aliases: dict[int, int] = {}  # our hash -> engine names beyond the first (a hash may cover more than ours)
-        self.departed: dict[EngineHash, int] = {}  # evicted names, whose children may still be stored
-        self.departed_before: dict[EngineHash, int] = {}
+        self.departed: deque[dict[EngineHash, int]] = deque()  # evicted names, whose children may still be stored
+        self.num_departed = 0
         self.orphans = Orphans(MAX_ORPHANS)
         self.unmappable = self.refused = 0
 
@@ -77,11 +79,11 @@ class _Held:
         self.ours.clear()
         self.aliases.clear()
         self.departed.clear()
-        self.departed_before.clear()
+        self.num_departed = 0
         self.orphans.clear()
 
     def our_hash(self, name: EngineHash) -> int | None:
-        known = (names[name] for names in (self.ours, self.departed, self.departed_before) if name in names)
+        known = (names[name] for names in (self.ours, *reversed(self.departed)) if name in names)
         return next(known, None)
 
     def without_alias(self, hashes: Collection[int]) -> Collection[int]:
@@ -98,10 +100,11 @@ class _Held:
         return last
 
     def remember_departed(self, names: dict[EngineHash, int]) -> None:
-        """Two dicts that take turns: the last MAX_DEPARTED names, and up to as many more."""
-        self.departed.update(names)
-        if len(self.departed) >= MAX_DEPARTED:
-            self.departed_before, self.departed = self.departed, {}
+        """At least the last MAX_DEPARTED names, and those that left together with them."""
+        self.departed.append(names)
+        self.num_departed += len(names)
+        while self.num_departed - len(self.departed[0]) >= MAX_DEPARTED:
+            self.num_departed -= len(self.departed.popleft())
 
 
 class PrefixIndex:
@@ -202,10 +205,11 @@ class PrefixIndex:
         self._release(slot, held, event.block_hashes)
 
     def _release(self, slot: int, held: _Held, names: Sequence[EngineHash]) -> None:
-        ours = held.ours
-        departed = {name: ours.pop(name) for name in names if name in ours}
-        held.remember_departed(departed)
-        self._runs.release(1 << slot, held.without_alias(departed.values()))
+        hashes = [*map(held.ours.pop, names, repeat(None))]
+        departed = {name: gone for name, gone in zip(names, hashes, strict=True) if gone is not None}
+        if departed:
+            held.remember_departed(departed)
+            self._runs.release(1 << slot, held.without_alias(departed.values()))
 
     def clear(self, slot: int) -> None:
         """Drop the slot's held blocks and all that waited, in time proportional to them."""

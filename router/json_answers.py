@@ -18,10 +18,29 @@ def worker_json(report: WorkerReport) -> dict[str, Any]:
 
 def decision_json(decision: Decision, finish: Finish | None, now: float) -> dict[str, Any]:
     """`age_s`: how long ago it was made. `finish` null: the request runs, or was only asked about."""
-    answer = asdict(decision)
-    answer["age_s"] = round(now - answer.pop("at_s"), 6)
-    answer["finish"] = None if finish is None else _finish_json(decision, finish)
-    return answer
+    return {
+        "request_id": decision.request_id,
+        "model": decision.model,
+        "policy": decision.policy,
+        "prompt_tokens": decision.prompt_tokens,
+        "candidates": [
+            {
+                "slot": candidate.key,
+                "cache_state": state,
+                "cached_tokens": candidate.cached_tokens,
+                "queued_prefill_tokens": candidate.queued_prefill_tokens,
+                "active_requests": candidate.active_requests,
+                "decode_tokens": candidate.decode_tokens,
+                "cost": cost,
+            }
+            for candidate, state, cost in zip(decision.candidates, decision.cache_states, decision.costs, strict=True)
+        ],
+        "slot": decision.slot,
+        "predicted_cached_tokens": decision.predicted_cached_tokens,
+        "unknown_prompt": decision.unknown_prompt,
+        "age_s": round(now - decision.at_s, 6),
+        "finish": None if finish is None else _finish_json(decision, finish),
+    }
 
 
 def _finish_json(decision: Decision, finish: Finish) -> dict[str, Any]:

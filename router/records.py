@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from policies.views import Candidate
 from protocol.sse import Usage
 
 
@@ -64,28 +65,18 @@ class RouteRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateReport:
-    """A candidate as the policy saw it, and the cost the policy gave it."""
-
-    slot: str
-    cache_state: CacheState
-    cached_tokens: int
-    queued_prefill_tokens: float
-    active_requests: int
-    decode_tokens: int
-    cost: float
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a request goes and why. `at_s` is the core's clock."""
+    """Where a request goes and why: the candidates as the policy saw them, and of each, in this order, how well its
+    cache was known and the cost the policy gave it. `at_s` is the core's clock."""
 
     request_id: str
     at_s: float
     model: str | None
     policy: str
     prompt_tokens: int
-    candidates: tuple[CandidateReport, ...]
+    candidates: tuple[Candidate, ...]
+    cache_states: tuple[CacheState, ...]
+    costs: tuple[float, ...]
     slot: str
     predicted_cached_tokens: int
     unknown_prompt: str | None = None

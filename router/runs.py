@@ -99,15 +99,18 @@ class HeldRuns:
         """The slot lost these blocks, in any order. Each must be one that it holds."""
         run_of = self._run_of
         gone_of: dict[_Run, list[int]] = {}
-        for block_hash in hashes:
-            gone_of.setdefault(run_of[block_hash], []).append(block_hash)
+        for run, block_hash in zip(map(run_of.__getitem__, hashes), hashes, strict=True):
+            if run in gone_of:
+                gone_of[run].append(block_hash)
+            else:
+                gone_of[run] = [block_hash]
         for run, gone in gone_of.items():
             if len(gone) == len(run):
                 self._lose(run, bit)
                 continue
             chain = run.chain
             for start, stop in _stretches(run, gone):  # from the end: splitting leaves what is before as it is
-                self._lose(self._part(self._run_of[chain[start]], start, stop), bit)
+                self._lose(self._part(run_of[chain[start]], start, stop), bit)
 
     def _lose(self, run: _Run, bit: int) -> None:
         run.slots ^= bit

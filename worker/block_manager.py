@@ -37,7 +37,7 @@ class BlockManager:
         self.block_size = block_size
         self.caching = caching
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # head: reused next
-        self._references = [0] * num_blocks
+        self._shared: dict[int, int] = {}  # block -> references beyond the first; one that is not free has at least one
         self._digest_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         self._unconfirmed: list[int] = []
@@ -83,39 +83,46 @@ class BlockManager:
 
         What the fresh blocks held is forgotten. None, and nothing changed, if the pool has not that many.
         """
-        idle = sum(self._references[block] == 0 for block in cached)
+        idle = sum(map(self._free.__contains__, cached))
         if fresh > len(self._free) - idle:
             return None
         for block in cached:
-            self._free.pop(block, None)
-        taken = [self._free.popitem(last=False)[0] for _ in range(fresh)]
+            if block in self._free:
+                del self._free[block]
+            else:
+                self._shared[block] = self._shared.get(block, 0) + 1
+        pop = self._free.popitem
+        taken = [pop(False)[0] for _ in range(fresh)]
         self._forget(taken)
-        blocks = [*cached, *taken]
-        for block in blocks:
-            self._references[block] += 1
-        return blocks
+        return [*cached, *taken]
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop one reference to each of a sequence's blocks; those that nobody else holds join the free queue."""
-        references, free, digest_of = self._references, self._free, self._digest_of
-        for block in reversed(blocks):  # the last is least likely to be shared, so it goes first
-            references[block] -= 1
-            if references[block] == 0:
-                free[block] = None
-                if digest_of[block] is None:
-                    free.move_to_end(block, last=False)
+        free, digest_of = self._free, self._digest_of
+        if self._shared and not self._shared.keys().isdisjoint(blocks):
+            blocks = [block for block in blocks if not self._unshare(block)]
+        free.update(dict.fromkeys(reversed(blocks)))  # the last is least likely to be shared, so it goes first
+        blank = [block for block in blocks if digest_of[block] is None]
+        for block in reversed(blank):
+            free.move_to_end(block, last=False)
+
+    def _unshare(self, block: int) -> bool:
+        """Drop a reference to `block` beyond its first; False if it has no such."""
+        references = self._shared.pop(block, 0)
+        if references > 1:
+            self._shared[block] = references - 1
+        return references > 0
 
     def register(self, chain: TokenChain, block_table: Sequence[int], first: int, last: int) -> None:
         """Name the blocks `first` up to `last` (exclusive) of a sequence, which this step fills."""
         if not self.caching or first >= last:
             return
-        digests = chain.digests(last)
+        digests, digest_of = chain.digests(last), self._digest_of
         for start, stop in self._unknown_runs(digests, first):
             blocks, names = block_table[start:stop], digests[start:stop]
             self._block_of.update(zip(names, blocks, strict=True))
             for block, digest in zip(blocks, names, strict=True):
-                assert self._digest_of[block] is None, f"block {block} is filled twice"
-                self._digest_of[block] = digest
+                digest_of[block] = digest
             self._unconfirmed += blocks
             self._events.append(chain.stored_event(start, stop))
 
@@ -143,8 +150,8 @@ class BlockManager:
         """Assert the invariants, given the block tables of all sequences that hold blocks."""
         held = Counter(block for table in block_tables for block in table)
         for block in range(self.num_blocks):
-            assert self._references[block] == held[block], f"block {block}: references differ from the tables"
-            assert (block in self._free) == (held[block] == 0), f"block {block}: free queue differs from references"
+            references = 0 if block in self._free else 1 + self._shared.get(block, 0)
+            assert references == held[block], f"block {block}: {references} references, {held[block]} in tables"
             digest = self._digest_of[block]
             assert digest is None or self._block_of[digest] == block, f"block {block}: not found under its name"
         assert sum(digest is not None for digest in self._digest_of) == len(self._block_of), "a name without a block"

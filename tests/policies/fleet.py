@@ -1,7 +1,6 @@
 """Small fleets for the tests of policies."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
 
 from policies.registry import make_policy
@@ -10,7 +9,7 @@ from policies.views import Candidate, Policy, PrefixShare, RequestView
 
 def worker(key: str, **fields: float) -> Candidate:
     """An idle, empty worker that prefills 1000 tokens/s, but for `fields`."""
-    return replace(Candidate(key, 0, 0.0, 0, 0, 0, prefill_tokens_per_s=1000.0), **fields)
+    return Candidate(key, 0, 0.0, 0, 0, 0, prefill_tokens_per_s=1000.0)._replace(**fields)
 
 
 def costs(policy: str | Policy, request: RequestView, *fleet: Candidate) -> Sequence[float]:

@@ -52,8 +52,8 @@ def test_smetric_s_follow_up_leaves_for_the_least_work_and_not_for_the_next_best
 
 def test_smetric_takes_a_prompt_that_is_mostly_cached_for_a_follow_up() -> None:
     busy = worker("home", queued_prefill_tokens=480)
-    assert best("smetric", PROMPT, replace(busy, cached_tokens=500), worker("cold")) == {"home"}
-    assert best("smetric", PROMPT, replace(busy, cached_tokens=470), worker("cold")) == {"cold"}
+    assert best("smetric", PROMPT, busy._replace(cached_tokens=500), worker("cold")) == {"home"}
+    assert best("smetric", PROMPT, busy._replace(cached_tokens=470), worker("cold")) == {"cold"}
 
 
 def test_smetric_stays_with_a_session_that_grew_huge() -> None:

@@ -1,5 +1,4 @@
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 from policies.choice import choose
@@ -13,7 +12,7 @@ def test_round_robin_visits_all_before_any_twice() -> None:
     for number in range(1, 13):
         candidates = list(fleet.values())
         key = candidates[choose(make_policy("round_robin"), RequestView(1), candidates, rng).position].key
-        fleet[key] = replace(fleet[key], last_placed=number)
+        fleet[key] = fleet[key]._replace(last_placed=number)
         order.append(key)
     assert sorted(order[:4]) == list("abcd")
     assert order[:4] == order[4:8] == order[8:]
@@ -27,7 +26,7 @@ def test_least_requests_counts_requests_only() -> None:
 def test_least_prefill_counts_what_waits_and_what_is_not_cached() -> None:
     warm, cold = worker("warm", cached_tokens=80, queued_prefill_tokens=70), worker("cold", active_requests=99)
     assert best("least_prefill", RequestView(100), warm, cold) == {"warm"}
-    assert best("least_prefill", RequestView(100), replace(warm, queued_prefill_tokens=81), cold) == {"cold"}
+    assert best("least_prefill", RequestView(100), warm._replace(queued_prefill_tokens=81), cold) == {"cold"}
 
 
 def test_power_of_two_takes_the_fewer_requests_of_an_even_sample() -> None:

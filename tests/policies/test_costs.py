@@ -1,4 +1,3 @@
-from dataclasses import replace
 from math import inf
 
 import pytest
@@ -115,6 +114,6 @@ def test_more_work_never_costs_less(
         "a", cached_tokens=cached + 1, queued_prefill_tokens=queued, active_requests=active, decode_tokens=decode
     )
     field, step = worse
-    after = replace(before, **{field: getattr(before, field) + step})
+    after = before._replace(**{field: getattr(before, field) + step})
     [low], [high] = (make_policy(name)(RequestView(2000), [c]) for c in (before, after))
     assert low <= high

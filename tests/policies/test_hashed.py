@@ -103,16 +103,16 @@ def test_chwbl_bounds_every_load(names: list[str], requests: list[int], factor: 
     fleet = {name: worker(name) for name in names}
     for number, key in enumerate(requests, start=1):
         [chosen] = best(Chwbl(factor), keyed("chwbl", key), *fleet.values())
-        fleet[chosen] = replace(fleet[chosen], active_requests=fleet[chosen].active_requests + 1)
+        fleet[chosen] = fleet[chosen]._replace(active_requests=fleet[chosen].active_requests + 1)
         assert fleet[chosen].active_requests <= ceil(factor * number / len(names))
 
 
 def test_chwbl_spills_to_the_key_s_next_choice_and_comes_back() -> None:
     fleet = {name: worker(name, active_requests=4) for name in "abcd"}
     first, second, *_ = order(KEYS[0], list(fleet.values()))
-    fleet[first] = replace(fleet[first], active_requests=6)
+    fleet[first] = fleet[first]._replace(active_requests=6)
     assert place("chwbl", KEYS[0], list(fleet.values())) == second, "19 requests with this one: 6 are the most"
-    fleet[first] = replace(fleet[first], active_requests=5)
+    fleet[first] = fleet[first]._replace(active_requests=5)
     assert place("chwbl", KEYS[0], list(fleet.values())) == first
 
 
@@ -121,16 +121,16 @@ def test_chwbl_spreads_one_shared_head_over_the_fleet() -> None:
     fleet = {name: worker(name) for name in "abcd"}
     for _ in range(8):
         chosen = place("chwbl", KEYS[0], list(fleet.values()))
-        fleet[chosen] = replace(fleet[chosen], active_requests=fleet[chosen].active_requests + 1)
+        fleet[chosen] = fleet[chosen]._replace(active_requests=fleet[chosen].active_requests + 1)
     assert sorted(c.active_requests for c in fleet.values()) == [0, 2, 3, 3]
 
 
 def test_session_stays_until_the_wait_is_too_long() -> None:
     fleet = {name: worker(name, queued_prefill_tokens=1000) for name in "abcd"}
     first, second, *_ = order(KEYS[0], list(fleet.values()))
-    fleet[first] = replace(fleet[first], queued_prefill_tokens=18_900, active_requests=50)
+    fleet[first] = fleet[first]._replace(queued_prefill_tokens=18_900, active_requests=50)
     assert place("session", KEYS[0], list(fleet.values())) == first
-    fleet[first] = replace(fleet[first], queued_prefill_tokens=19_100)
+    fleet[first] = fleet[first]._replace(queued_prefill_tokens=19_100)
     assert place("session", KEYS[0], list(fleet.values())) == second
 
 
@@ -138,7 +138,7 @@ def test_session_sees_no_cache() -> None:
     """Its documented failure: what sessions share does not bring them together."""
     fleet = [worker(name) for name in "abcd"]
     first = order(KEYS[0], fleet)[0]
-    warm = [replace(c, cached_tokens=0 if c.key == first else 900) for c in fleet]
+    warm = [c._replace(cached_tokens=0 if c.key == first else 900) for c in fleet]
     assert place("session", KEYS[0], warm) == first
 
 
@@ -163,11 +163,11 @@ def test_dualmap_takes_the_warmer_until_its_wait_exceeds_the_slo() -> None:
     request = RequestView(1000, head_key=KEYS[0])
     fleet = {name: worker(name) for name in "abcd"}
     warm, other, *_ = order(KEYS[0], list(fleet.values()))
-    fleet[warm] = replace(fleet[warm], cached_tokens=64, queued_prefill_tokens=5000)
+    fleet[warm] = fleet[warm]._replace(cached_tokens=64, queued_prefill_tokens=5000)
     assert best("dualmap", request, *fleet.values()) == {warm}
-    fleet[warm] = replace(fleet[warm], queued_prefill_tokens=5001)
+    fleet[warm] = fleet[warm]._replace(queued_prefill_tokens=5001)
     assert best("dualmap", request, *fleet.values()) == {other}
-    fleet[other] = replace(fleet[other], queued_prefill_tokens=9000)
+    fleet[other] = fleet[other]._replace(queued_prefill_tokens=9000)
     assert best("dualmap", request, *fleet.values()) == {warm}, "both are late: the less work"
 
 
@@ -177,7 +177,7 @@ def test_dualmap_does_not_see_the_others() -> None:
     fleet = workers("abcd")
     outside = order(KEYS[0], fleet)[2]
     busy = [worker(c.key, queued_prefill_tokens=4000) if c.key != outside else c for c in fleet]
-    assert outside not in best("dualmap", request, *[replace(c, cached_tokens=900 * (c.key == outside)) for c in busy])
+    assert outside not in best("dualmap", request, *[c._replace(cached_tokens=900 * (c.key == outside)) for c in busy])
 
 
 @given(names, keys)

@@ -319,7 +319,7 @@ def test_the_log_keeps_prediction_and_report(make_core: MakeCore) -> None:
     ((_, done),) = core.decisions(5)
     assert done is not None
     assert (done.outcome, done.ttft_s, done.usage) == (Outcome.OK, 0.5, Usage(41, 7, 32))
-    assert [c.slot for c in decision.candidates] == ["w0:1", "w1:1"]
+    assert [c.key for c in decision.candidates] == ["w0:1", "w1:1"]
     for i in range(20):
         finish(core, core.route(ask(PROMPT, name=str(i)), 3.0).ticket)
     assert [d.request_id for d, _ in core.decisions(3)] == ["19", "18", "17"]
