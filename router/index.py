@@ -14,7 +14,6 @@ a second copy (a block-aligned prompt computed again) and a mere repetition (vLL
 same words; counting would keep blocks that are gone, a set at worst forgets a copy that is left.
 """
 
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -65,8 +64,8 @@ class _Held:
     def __init__(self) -> None:
         self.ours: dict[EngineHash, int] = {}
         self.aliases: dict[int, int] = {}  # our hash -> engine names beyond the first (a hash may cover more than ours)
-        self.departed: deque[dict[EngineHash, int]] = deque()  # evicted names, whose children may still be stored
-        self.num_departed = 0
+        self.departed: dict[EngineHash, int] = {}  # evicted names, whose children may still be stored
+        self.departed_before: dict[EngineHash, int] = {}
         self.orphans = Orphans(MAX_ORPHANS)
         self.unmappable = self.refused = 0
 
@@ -79,12 +78,14 @@ class _Held:
         self.ours.clear()
         self.aliases.clear()
         self.departed.clear()
-        self.num_departed = 0
+        self.departed_before.clear()
         self.orphans.clear()
 
     def our_hash(self, name: EngineHash) -> int | None:
-        known = (names[name] for names in (self.ours, *reversed(self.departed)) if name in names)
-        return next(known, None)
+        block_hash = self.ours.get(name)
+        if block_hash is None:
+            block_hash = self.departed.get(name, self.departed_before.get(name))
+        return block_hash
 
     def without_alias(self, hashes: Collection[int]) -> Collection[int]:
         """Each of `hashes` loses one name: those that had no other."""
@@ -100,11 +101,10 @@ class _Held:
         return last
 
     def remember_departed(self, names: dict[EngineHash, int]) -> None:
-        """At least the last MAX_DEPARTED names, and those that left together with them."""
-        self.departed.append(names)
-        self.num_departed += len(names)
-        while self.num_departed - len(self.departed[0]) >= MAX_DEPARTED:
-            self.num_departed -= len(self.departed.popleft())
+        """Two dicts that take turns: the last MAX_DEPARTED names, and up to as many more."""
+        self.departed |= names
+        if len(self.departed) >= MAX_DEPARTED:
+            self.departed_before, self.departed = self.departed, {}
 
 
 class PrefixIndex:

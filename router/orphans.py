@@ -17,7 +17,10 @@ class Orphans:
         self.dropped = 0
 
     def __len__(self) -> int:
-        return sum(len(events) for events in self._waiting.values())
+        return sum(map(len, self._waiting.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     def add(self, event: BlockStored) -> None:
         parent = event.parent_block_hash

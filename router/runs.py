@@ -109,7 +109,7 @@ class HeldRuns:
                 self._lose(run, bit)
                 continue
             chain = run.chain
-            for start, stop in _stretches(run, gone):  # from the end: splitting leaves what is before as it is
+            for start, stop in _stretches(run, gone):
                 self._lose(self._part(run_of[chain[start]], start, stop), bit)
 
     def _lose(self, run: _Run, bit: int) -> None:
@@ -126,15 +126,23 @@ class HeldRuns:
     def _part(self, run: _Run, start: int, stop: int) -> _Run:
         """Make `chain[start:stop]`, which lies within `run`, a run of its own."""
         if stop < run.stop:
-            self._split(run, stop)
-        return self._split(run, start) if start > run.start else run
+            run, _ = self._split(run, stop)
+        if start > run.start:
+            _, run = self._split(run, start)
+        return run
 
-    def _split(self, run: _Run, at: int) -> _Run:
-        """Let `run` end before `at`; returns the new run behind it."""
-        behind = _Run(run.chain, at, run.stop, run.slots)
-        run.stop = at
-        self._run_of.update(dict.fromkeys(behind.hashes, behind))
-        return behind
+    def _split(self, run: _Run, at: int) -> tuple[_Run, _Run]:
+        """The run before and the one from `at` on. The larger part stays what it was."""
+        if at - run.start < run.stop - at:
+            new = _Run(run.chain, run.start, at, run.slots)
+            run.start = at
+            parts = new, run
+        else:
+            new = _Run(run.chain, at, run.stop, run.slots)
+            run.stop = at
+            parts = run, new
+        self._run_of.update(dict.fromkeys(new.hashes, new))
+        return parts
 
     def _join(self, run: _Run) -> None:
         """Make one run of this and its neighbours that the same slots hold, as they may after a change of `slots`."""
