@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kv_events.events import EventBatch
 
@@ -16,8 +16,7 @@ class ResetReason(StrEnum):
     RECONNECTED = "reconnected"  # the connection was lost and there is no replay to tell what happened meanwhile
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The next batch; nothing is missing between it and the one before, or a Reset stood between them."""
 
     seq: int

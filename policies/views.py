@@ -13,8 +13,7 @@ SHARE_WINDOW = 1000
 """Requests that a prefix's share is taken over."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixShare:
+class PrefixShare(NamedTuple):
     """A prefix of the prompt, and how popular it is of late."""
 
     key: int

@@ -1,8 +1,8 @@
 """The contract between scheduler and runner: what one step computes, and what comes back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from worker.request import SamplingParams
 
@@ -59,13 +59,12 @@ class StepPlan:
         return [sequence.draw for sequence in self.sequences if sequence.draw is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """A token; its log-probability and the best alternatives (best first) if the request asked for them."""
 
     token_id: int
     logprob: float | None = None
-    top_logprobs: tuple[tuple[int, float], ...] = field(default=())
+    top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

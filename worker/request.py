@@ -1,8 +1,9 @@
 """The engine's vocabulary: what goes in (a request) and what comes out (one token at a time)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -42,8 +43,7 @@ class EngineRequest:
     cache_salt: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOutput:
+class TokenOutput(NamedTuple):
     """One step's news of one request: a token, its finish, or both.
 
     `token_id` is None only for ABORT and ERROR. `cached_tokens` is the prompt's prefix that was not computed again,
@@ -54,6 +54,6 @@ class TokenOutput:
     token_id: int | None
     cached_tokens: int
     logprob: float | None = None
-    top_logprobs: tuple[tuple[int, float], ...] = field(default=())
+    top_logprobs: tuple[tuple[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     error: str | None = None

@@ -4,7 +4,6 @@ import pickle
 import struct
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -170,22 +169,22 @@ def named(event: BlockStored, adapter: str | None = None, salt: str | None = Non
 
 def test_adapter_and_salt_are_found_wherever_an_engine_puts_them() -> None:
     assert named(TEXT)
-    assert named(replace(TEXT, extra_keys=(None, None)))
-    assert named(replace(TEXT, extra_keys=((), None)))
-    assert named(replace(TEXT, extra_keys=(("s",), None)), salt="s")
-    assert named(replace(TEXT, cache_salt="s"), salt="s")
-    assert named(replace(TEXT, cache_salt="s", extra_keys=(("s",), None)), salt="s")
-    lora = replace(TEXT, lora_id=1, lora_name="a")
+    assert named(TEXT._replace(extra_keys=(None, None)))
+    assert named(TEXT._replace(extra_keys=((), None)))
+    assert named(TEXT._replace(extra_keys=(("s",), None)), salt="s")
+    assert named(TEXT._replace(cache_salt="s"), salt="s")
+    assert named(TEXT._replace(cache_salt="s", extra_keys=(("s",), None)), salt="s")
+    lora = TEXT._replace(lora_id=1, lora_name="a")
     assert named(lora, "a")
-    assert named(replace(lora, extra_keys=(("a",), ("a",))), "a")
-    assert named(replace(lora, extra_keys=(("a", "s"), ("a",))), "a", "s")
-    assert named(replace(lora, extra_keys=(("a", "a"), ("a",))), "a", "a")
+    assert named(lora._replace(extra_keys=(("a",), ("a",))), "a")
+    assert named(lora._replace(extra_keys=(("a", "s"), ("a",))), "a", "s")
+    assert named(lora._replace(extra_keys=(("a", "a"), ("a",))), "a", "a")
 
 
 def test_adapter_in_a_later_event_is_covered_by_the_root() -> None:
-    lora = replace(TEXT, lora_name="a", extra_keys=(("a",), ("a",)))
+    lora = TEXT._replace(lora_name="a", extra_keys=(("a",), ("a",)))
     first = stored_hashes(lora, None)
-    later = replace(lora, parent_block_hash=2, token_ids=(9, 10, 11, 12))
+    later = lora._replace(parent_block_hash=2, token_ids=(9, 10, 11, 12))
     assert first + stored_hashes(later, first[-1]) == block_hashes((5, 6, 7, 8, 9, 10, 11, 12), 2, root_hash("a"))
 
 
@@ -193,15 +192,15 @@ def test_adapter_in_a_later_event_is_covered_by_the_root() -> None:
 @pytest.mark.parametrize("at", [0, 1])
 def test_block_with_more_than_text_is_named_as_no_text_is(key: object, at: int) -> None:
     extra_keys = tuple((key,) if i == at else None for i in range(2))
-    text, hashes = stored_hashes(TEXT, None), stored_hashes(replace(TEXT, extra_keys=extra_keys), None)
+    text, hashes = stored_hashes(TEXT, None), stored_hashes(TEXT._replace(extra_keys=extra_keys), None)
     assert [a == b for a, b in zip(text, hashes, strict=True)] == [i < at for i in range(2)]
-    other = stored_hashes(replace(TEXT, extra_keys=tuple(k and (("other", 0),) for k in extra_keys)), None)
+    other = stored_hashes(TEXT._replace(extra_keys=tuple(k and (("other", 0),) for k in extra_keys)), None)
     assert hashes[1] != other[1]
 
 
 def test_text_key_in_a_later_event_is_no_salt() -> None:
-    later = replace(TEXT, parent_block_hash=2)
-    salted = replace(later, extra_keys=(("s",), None))
+    later = TEXT._replace(parent_block_hash=2)
+    salted = later._replace(extra_keys=(("s",), None))
     assert not set(stored_hashes(later, 3)) & set(stored_hashes(salted, 3))
 
 
@@ -224,12 +223,12 @@ def test_text_key_in_a_later_event_is_no_salt() -> None:
 )
 def test_event_that_names_no_text_prefix_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnmappableEvent, match=message):
-        stored_hashes(replace(TEXT, **change), None)
+        stored_hashes(TEXT._replace(**change), None)
 
 
 @pytest.mark.parametrize("kind", [None, "full_attention", "mla_attention"])
 def test_caches_of_whole_prefixes_are_taken(kind: str | None) -> None:
-    assert named(replace(TEXT, kv_cache_spec_kind=kind))
+    assert named(TEXT._replace(kv_cache_spec_kind=kind))
 
 
 def test_keys_nested_too_deep_are_refused() -> None:
@@ -237,4 +236,4 @@ def test_keys_nested_too_deep_are_refused() -> None:
     for _ in range(2000):
         nested = (nested,)
     with pytest.raises(UnmappableEvent, match="cannot be hashed"):
-        stored_hashes(replace(TEXT, extra_keys=((nested,), None)), None)
+        stored_hashes(TEXT._replace(extra_keys=((nested,), None)), None)
