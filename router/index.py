@@ -181,8 +181,10 @@ class PrefixIndex:
 
     def _hold_new(self, slot: int, held: _Held, run: dict[EngineHash, int], parent: int | None) -> None:
         """Hold a run of blocks, each the parent of the next, whose names are all new."""
-        held.ours |= run
-        for block_hash in self._runs.hold(1 << slot, [*run.values()], parent):
+        hashes, names = [*run.values()], [*run]
+        already = self._runs.hold(1 << slot, hashes, names, parent)
+        held.ours.update(zip(names, hashes, strict=True))
+        for block_hash in already:
             held.aliases[block_hash] = held.aliases.get(block_hash, 0) + 1
 
     def _hold(self, slot: int, held: _Held, name: EngineHash, block_hash: int, parent: int | None) -> None:

@@ -9,18 +9,23 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from kv_events.events import EngineHash
+
 
 class _Run:
     """The blocks `chain[start:stop]`, held by exactly the slots of the mask `slots`.
 
-    A chain lists hashes of blocks, each the parent of the next; the first is the parent of all, None at the root. Runs
-    that were one share theirs, so to split a run copies nothing.
+    A chain lists hashes of blocks, each the parent of the next; the first is the parent of all, None at the root.
+    `names` is what the engine that announced them first calls them. Runs that were one share both lists, so to split a
+    run copies nothing.
     """
 
-    __slots__ = ("chain", "slots", "start", "stop")
+    __slots__ = ("chain", "names", "slots", "start", "stop")
 
-    def __init__(self, chain: list[int | None], start: int, stop: int, slots: int) -> None:
-        self.chain, self.start, self.stop, self.slots = chain, start, stop, slots
+    def __init__(
+        self, chain: list[int | None], names: list[EngineHash | None], start: int, stop: int, slots: int
+    ) -> None:
+        self.chain, self.names, self.start, self.stop, self.slots = chain, names, start, stop, slots
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -58,10 +63,14 @@ class HeldRuns:
 
     # What a slot comes to hold
 
-    def hold(self, bit: int, hashes: Sequence[int], parent: int | None) -> list[int]:
-        """The slot got these blocks, each the parent of the next. Returns those that it held already."""
+    def hold(self, bit: int, hashes: list[int], names: list[EngineHash], parent: int | None) -> list[int]:
+        """The slot got these blocks, each the parent of the next. Returns those that it held already.
+
+        Numbers in both lists that are known from other slots are replaced by the same objects: a fleet whose engines
+        name blocks alike keeps each number once.
+        """
         if self._run_of.keys().isdisjoint(hashes):
-            self._append(bit, hashes, parent)
+            self._append(bit, hashes, names, parent)
             return []
         already: list[int] = []
         first = 0
@@ -70,28 +79,34 @@ class HeldRuns:
             if slots & bit:
                 already += hashes[first:end]
             elif slots:
-                self._share(bit, hashes[first], end - first)
+                run = self._share(bit, hashes[first], end - first)
+                start = run.chain.index(hashes[first], run.start, run.stop)
+                known = slice(start, start + end - first)
+                hashes[first:end] = run.chain[known]  # type: ignore[assignment]  # only a chain's first may be None
+                if run.names[known] == names[first:end]:
+                    names[first:end] = run.names[known]  # type: ignore[assignment]
             else:
                 end = next((at for at in range(end, len(hashes)) if hashes[at] in self._run_of), len(hashes))
-                self._append(bit, hashes[first:end], hashes[first - 1] if first else parent)
+                self._append(bit, hashes[first:end], names[first:end], hashes[first - 1] if first else parent)
             first = end
         return already
 
-    def _append(self, bit: int, hashes: Sequence[int], parent: int | None) -> None:
+    def _append(self, bit: int, hashes: Sequence[int], names: Sequence[EngineHash], parent: int | None) -> None:
         """Blocks that nobody holds yet."""
         run = self._run_of.get(parent)
         if run is None or run.slots != bit or run.stop != len(run.chain) or run.chain[-1] != parent:
-            run = _Run([parent], 1, 1, bit)
+            run = _Run([parent], [None], 1, 1, bit)
         run.chain += hashes
+        run.names += names
         run.stop = len(run.chain)
         self._run_of.update(dict.fromkeys(hashes, run))
 
-    def _share(self, bit: int, first: int, blocks: int) -> None:
-        """Blocks of one run that other slots hold, from the one with the hash `first` on."""
+    def _share(self, bit: int, first: int, blocks: int) -> _Run:
+        """Blocks of one run that other slots hold, from the hash `first` on. Returns the run that has them now."""
         run = self._run_of[first]
         run = self._part(run, start := run.chain.index(first, run.start, run.stop), start + blocks)
         run.slots |= bit
-        self._join(run)
+        return self._join(run)
 
     # What a slot loses
 
@@ -119,7 +134,7 @@ class HeldRuns:
             return
         deque(map(self._run_of.__delitem__, run.hashes), maxlen=0)
         if run.stop == len(run.chain):
-            del run.chain[run.start :]  # else every block that ever followed this one would be remembered
+            del run.chain[run.start :], run.names[run.start :]  # else all that ever followed would be remembered
 
     # Splitting and joining
 
@@ -134,17 +149,17 @@ class HeldRuns:
     def _split(self, run: _Run, at: int) -> tuple[_Run, _Run]:
         """The run before and the one from `at` on. The larger part stays what it was."""
         if at - run.start < run.stop - at:
-            new = _Run(run.chain, run.start, at, run.slots)
+            new = _Run(run.chain, run.names, run.start, at, run.slots)
             run.start = at
             parts = new, run
         else:
-            new = _Run(run.chain, at, run.stop, run.slots)
+            new = _Run(run.chain, run.names, at, run.stop, run.slots)
             run.stop = at
             parts = run, new
         self._run_of.update(dict.fromkeys(new.hashes, new))
         return parts
 
-    def _join(self, run: _Run) -> None:
+    def _join(self, run: _Run) -> _Run:
         """Make one run of this and its neighbours that the same slots hold, as they may after a change of `slots`."""
         chain = run.chain
         before = self._run_of.get(chain[run.start - 1])
@@ -152,7 +167,8 @@ class HeldRuns:
             run = self._merge(before, run)
         behind = self._run_of.get(chain[run.stop]) if run.stop < len(chain) else None
         if behind is not None and behind.chain is chain and behind.slots == run.slots:
-            self._merge(run, behind)
+            run = self._merge(run, behind)
+        return run
 
     def _merge(self, run: _Run, behind: _Run) -> _Run:
         """The larger of two neighbours takes in the other."""
