@@ -17,10 +17,10 @@ from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
 from replay.simulator.report import NothingAnswered
 from replay.simulator.run import Scenario
 from replay.simulator.table import as_table
-from replay.simulator.timing import Timing, make_timing
 from replay.traces.errors import FormatError
 from replay.traces.reader import read_trace
 from replay.traces.trace import Trace
+from worker.timing import Timing, make_timing
 
 COUNT = click.IntRange(min=1)
 SHARE = click.FloatRange(0, 1, max_open=True)

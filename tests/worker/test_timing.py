@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.simulator.timing import Linear, Polynomial, Profile, Timing, make_timing
+from worker.timing import Linear, Polynomial, Profile, Timing, make_timing
 
 PROFILE = Profile(5.0, 0.1, 1e-6, 4.0, 0.5, 1e-4)
 
