@@ -20,21 +20,11 @@ from replay.simulator.table import as_table
 from replay.traces.errors import FormatError
 from replay.traces.reader import read_trace
 from replay.traces.trace import Trace
-from worker.timing import Timing, make_timing
+from worker.cli import TimingType
 
 COUNT = click.IntRange(min=1)
 SHARE = click.FloatRange(0, 1, max_open=True)
 SECONDS = click.FloatRange(min=0)
-
-
-class TimingType(click.ParamType[Timing]):
-    name = "timing"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timing:
-        try:
-            return make_timing(value) if isinstance(value, str) else value
-        except (ValueError, OSError) as error:
-            self.fail(str(error), param, ctx)
 
 
 class RestartType(click.ParamType[Restart]):
