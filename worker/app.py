@@ -1,6 +1,7 @@
 """The composition root: from a configuration to a worker whose parts know each other."""
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable
@@ -85,6 +86,7 @@ class Worker:
         engine = EngineThread(self._engine)
         metrics = Metrics(self._model.name, self._cache_config(), lambda: engine.stats)
         server = Server(engine, self._model, self._publisher, metrics)
+        gc.freeze()  # all of this stays: looking through it again and again would stop both threads for 0.1 s each time
         try:
             async with server.listening(self._socket) as url:
                 announce(self._ready(url))

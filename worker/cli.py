@@ -1,10 +1,10 @@
 """The command `warmroute worker`."""
 
+import asyncio
 import logging
 from typing import Any
 
 import click
-import uvloop
 from click.core import ParameterSource
 
 from worker.app import Worker, WorkerConfig
@@ -87,7 +87,7 @@ def worker(ctx: click.Context, /, engine: str, timing: Timing, kv_events: str, k
         opened = Worker(config)
     except (OSError, ValueError, ModelBuildError) as error:
         raise CannotStart(_reason(error)) from error
-    uvloop.run(opened.run(click.echo))
+    asyncio.run(opened.run(click.echo))
 
 
 def _check_engine(ctx: click.Context, engine: str) -> None:
