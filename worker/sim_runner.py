@@ -82,8 +82,8 @@ class SimRunner:
 
 def _context_len(path: Path) -> int:
     """As the model's configuration has it; models with a vision part keep that of their text part by itself."""
-    config = orjson.loads(path.read_bytes())
-    context_len = config.get("text_config", config).get("max_position_embeddings")
-    if not isinstance(context_len, int):
-        raise ValueError(f"{path} names no max_position_embeddings: give max_model_len")
-    return context_len
+    try:
+        config = orjson.loads(path.read_bytes())
+        return int(config.get("text_config", config)["max_position_embeddings"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} names no max_position_embeddings: give max_model_len") from error
