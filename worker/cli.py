@@ -42,7 +42,7 @@ class TimingType(click.ParamType[Timing]):
     type=click.Choice(["torch", "sim"]),
     default="torch",
     show_default=True,
-    help="sim runs no model: it takes the time that one would take, and answers nonsense.",
+    help="sim runs no model: it takes as long as one would, and always says the same.",
 )
 @click.option(
     "--timing",
