@@ -1,6 +1,7 @@
 """The front door: `warmroute worker | router | replay | demo`. It parses nothing; each room brings its own command."""
 
 import importlib
+from typing import Any
 
 import click
 
@@ -29,14 +30,16 @@ class Rooms(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].partition(":")
-        try:
-            command: click.Command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as error:
-            raise click.UsageError(
-                f"`warmroute {cmd_name}` needs the package {error.name!r}, which is not installed: "
-                "pip install 'warmroute[worker]'"
-            ) from error
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:  # of a room as it is mounted, or of what it imports only when needed
+            raise click.UsageError(
+                f"the package {error.name!r} is not installed: pip install 'warmroute[worker]'", ctx
+            ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

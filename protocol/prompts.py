@@ -1,9 +1,10 @@
 """From a request to the token ids that the engine will see: chat template, then tokenizer, exactly as vLLM does it."""
 
-from typing import Any
+import os
+import sys
+from typing import Any, cast
 
 import jinja2
-from transformers import AutoTokenizer
 
 from protocol.chat_template import iterates_over_content, knows_developer_role
 from protocol.conversation import conversation, developer_as_system, tool_definitions
@@ -41,7 +42,7 @@ class PromptEncoder:
     def load(cls, name_or_path: str) -> "PromptEncoder":
         """The tokenizer of a local directory or a hub name; ValueError where there is none."""
         try:
-            return cls(AutoTokenizer.from_pretrained(name_or_path))
+            return cls(_auto_tokenizer().from_pretrained(name_or_path))
         except (OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"no tokenizer can be loaded from {name_or_path!r}: {reason}") from error
@@ -99,6 +100,26 @@ class PromptEncoder:
             except jinja2.TemplateSyntaxError:  # rendering will say what is wrong with it
                 self._content_as_parts[template] = False
         return self._content_as_parts[template]
+
+
+def _auto_tokenizer() -> Any:
+    """transformers' AutoTokenizer, imported when first needed.
+
+    transformers imports all of torch wherever it is installed, which takes 2 to 3 s and 200 MB, though tokenizers have
+    no use for it. So it finds none here, unless torch is loaded already; whoever wants its models too imports them
+    before.
+    """
+    modules = cast(dict[str, object], sys.modules)
+    hidden = "torch" not in modules
+    if hidden:
+        modules["torch"] = None  # `import torch` raises ModuleNotFoundError
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that it found no torch
+    try:
+        from transformers import AutoTokenizer
+    finally:
+        if hidden:
+            del modules["torch"]
+    return AutoTokenizer
 
 
 def _template_arguments(request: ChatRequest) -> dict[str, Any]:

@@ -17,24 +17,14 @@ from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
 from replay.simulator.report import NothingAnswered
 from replay.simulator.run import Scenario
 from replay.simulator.table import as_table
-from replay.simulator.timing import Timing, make_timing
 from replay.traces.errors import FormatError
 from replay.traces.reader import read_trace
 from replay.traces.trace import Trace
+from worker.cli import TimingType
 
 COUNT = click.IntRange(min=1)
 SHARE = click.FloatRange(0, 1, max_open=True)
 SECONDS = click.FloatRange(min=0)
-
-
-class TimingType(click.ParamType[Timing]):
-    name = "timing"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timing:
-        try:
-            return make_timing(value) if isinstance(value, str) else value
-        except (ValueError, OSError) as error:
-            self.fail(str(error), param, ctx)
 
 
 class RestartType(click.ParamType[Restart]):

@@ -1,4 +1,7 @@
-"""Shared by every room's tests: a tokenizer made on the spot."""
+"""Shared by every room's tests: a tokenizer made on the spot, and a model of which there is nothing else."""
+
+import json
+from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -13,6 +16,19 @@ CHATML = (
 
 @pytest.fixture
 def tokenizer() -> PreTrainedTokenizerFast:
+    return _byte_level()
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 4096 tokens without weights, with `tokenizer`."""
+    path = tmp_path_factory.mktemp("model")
+    _byte_level().save_pretrained(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 4096}))
+    return path
+
+
+def _byte_level() -> PreTrainedTokenizerFast:
     """Byte-level BPE without merges (a token for each byte), special tokens, a chat template."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({token: i for i, token in enumerate([*SPECIAL, *alphabet])}, []))

@@ -1,11 +1,13 @@
 """The composition root: from a configuration to a worker whose parts know each other."""
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 from kv_events.publisher import EventPublisher, NullPublisher, ZmqPublisher
@@ -16,21 +18,27 @@ from worker.engine_thread import EngineThread
 from worker.generation_params import ModelLimits, SamplingDefaults
 from worker.metrics import Metrics
 from worker.model_store import resolve
+from worker.plan import PooledRunner
 from worker.scheduler import Scheduler
 from worker.server import ServedModel, Server, bound_socket
-from worker.torch_runner import TorchRunner, open_runner
+from worker.sim_runner import open_runner as open_sim_runner
+from worker.timing import Timing
+
+SIM_ANSWER_TOKENS = 256  # where nobody says how many: nothing else would end a simulated answer
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """All that a worker can be told. None leaves a choice to the model, the device or the machine.
 
-    Without `kv_events` nothing is published. The host `*` in an endpoint is the worker's own `host`.
+    With a `timing` the engine is simulated, on no device; None: torch runs the model. Without `kv_events` nothing is
+    published. The host `*` in an endpoint is the worker's own `host`.
     """
 
     model: str
     host: str = "127.0.0.1"
     port: int = 8101
+    timing: Timing | None = None
     device: str = "auto"
     block_size: int = 16
     blocks: int | None = None
@@ -56,22 +64,16 @@ class Worker:
         self._config = config
         self._socket = bound_socket(config.host, config.port)  # first: a port in use should not cost a model's loading
         self._publisher = _publisher(config, self._socket.getsockname()[0])
-        path = resolve(config.model)
-        self._runner = open_runner(
-            path,
-            device=config.device,
-            num_blocks=config.blocks,
-            block_size=config.block_size,
-            max_model_len=config.max_model_len,
-            threads=config.threads,
-        )
+        path = resolve(config.model, weights=config.timing is None)
+        timing = config.timing
+        self._runner, encoder = _open_torch(config, path) if timing is None else _open_sim(config, timing, path)
         self._engine = _engine(config, self._runner, self._publisher)
         self._model = ServedModel(
             name=config.served_model_name or config.model,
             root=str(path),
             created_s=int(time.time()),
-            encoder=PromptEncoder.load(str(path)),
-            defaults=SamplingDefaults.of_model(path),
+            encoder=encoder,
+            defaults=_sampling_defaults(config, path),
             limits=ModelLimits(self._engine.max_model_len, self._runner.model.vocab_size),
         )
 
@@ -84,6 +86,7 @@ class Worker:
         engine = EngineThread(self._engine)
         metrics = Metrics(self._model.name, self._cache_config(), lambda: engine.stats)
         server = Server(engine, self._model, self._publisher, metrics)
+        gc.freeze()  # all of this stays: looking through it again and again would stop both threads for 0.1 s each time
         try:
             async with server.listening(self._socket) as url:
                 announce(self._ready(url))
@@ -105,6 +108,40 @@ class Worker:
         return f"{self._model.name} is ready at {url}; {sources if events['endpoint'] else 'no KV events'}"
 
 
+def _open_torch(config: WorkerConfig, path: Path) -> tuple[PooledRunner, PromptEncoder]:
+    from worker.torch_runner import open_runner  # only here: a simulated engine does without torch
+
+    runner = open_runner(
+        path,
+        device=config.device,
+        num_blocks=config.blocks,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+        threads=config.threads,
+    )
+    return runner, PromptEncoder.load(str(path))  # this after that: without torch it leaves transformers without models
+
+
+def _open_sim(config: WorkerConfig, timing: Timing, path: Path) -> tuple[PooledRunner, PromptEncoder]:
+    encoder = PromptEncoder.load(str(path))
+    runner = open_sim_runner(
+        path,
+        encoder.tokenizer,
+        timing,
+        num_blocks=config.blocks,
+        block_size=config.block_size,
+        max_model_len=config.max_model_len,
+    )
+    return runner, encoder
+
+
+def _sampling_defaults(config: WorkerConfig, path: Path) -> SamplingDefaults:
+    defaults = SamplingDefaults.of_model(path)
+    if config.timing is None or defaults.max_tokens is not None:
+        return defaults
+    return replace(defaults, max_tokens=SIM_ANSWER_TOKENS)
+
+
 def _publisher(config: WorkerConfig, own_host: str) -> EventPublisher:
     """A cache that is off has no events."""
     if config.kv_events is None or not config.prefix_caching:
@@ -112,7 +149,7 @@ def _publisher(config: WorkerConfig, own_host: str) -> EventPublisher:
     return ZmqPublisher(config.kv_events, config.kv_replay, bind_host=own_host)
 
 
-def _engine(config: WorkerConfig, runner: TorchRunner, publisher: EventPublisher) -> Engine:
+def _engine(config: WorkerConfig, runner: PooledRunner, publisher: EventPublisher) -> Engine:
     blocks = BlockManager(runner.num_blocks, runner.block_size, caching=config.prefix_caching)
     scheduler = Scheduler(blocks, max_batched_tokens=config.max_batched_tokens, max_num_seqs=config.max_num_seqs)
     engine = Engine(runner, scheduler, publisher, Random(config.seed))

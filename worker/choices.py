@@ -1,9 +1,8 @@
 """One choice of an answer as it grows: token outputs become text, stop strings end it."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from worker.detokenizer import Detokenizer, StopStrings
+from worker.detokenizer import Detokenizer, StopStrings, WindowDecoder
 from worker.generation_params import GenerationParams
 from worker.request import FinishReason, TokenOutput
 
@@ -37,11 +36,11 @@ def merged(deltas: list[ChoiceDelta]) -> ChoiceDelta:
 class Choice:
     """Feed it one sequence's outputs until a delta carries a finish reason; nothing may follow that."""
 
-    def __init__(self, index: int, params: GenerationParams, tokenizer: Any, echoed: str = "") -> None:
+    def __init__(self, index: int, params: GenerationParams, decoder: WindowDecoder, echoed: str = "") -> None:
         self.index = index
         self._params = params
         self._echoed = echoed
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        self._detokenizer = Detokenizer(decoder, skip_special_tokens=params.skip_special_tokens)
         self._stop = StopStrings(params.stop, keep_stop=params.include_stop)
         self._tokens = 0
 

@@ -4,21 +4,40 @@ A character may take several tokens, and how a token reads may depend on the one
 leading space). So a short window is decoded again for each token; its text is final once it ends in a whole character.
 """
 
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
 MAX_HELD_TOKENS = 16
 """A character is at most four tokens; a longer run that still ends in no character is not going to become one."""
 
+MAX_CACHED_WINDOWS = 1 << 14  # some 200 bytes each
+
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-class Detokenizer:
-    """The text of a growing sequence, from any tokenizer of transformers. Each token costs one window of decoding."""
+class WindowDecoder:
+    """A tokenizer of transformers that remembers the last `max_cached_windows` that it decoded: text repeats its pairs
+    of tokens, and decoding one is most of what a token costs the server."""
 
-    def __init__(self, tokenizer: Any, *, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Any, max_cached_windows: int = MAX_CACHED_WINDOWS) -> None:
+        self.special_ids: frozenset[int] = frozenset(tokenizer.all_special_ids)
+        self.decode = lru_cache(max_cached_windows)(self._decode)
         self._tokenizer = tokenizer
-        self._skipped = frozenset(tokenizer.all_special_ids) if skip_special_tokens else frozenset()
+
+    def _decode(self, token_ids: tuple[int, ...]) -> str:
+        text: str = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+class Detokenizer:
+    """The text of a growing sequence. Each token costs one window of decoding."""
+
+    def __init__(self, decoder: WindowDecoder, *, skip_special_tokens: bool = True) -> None:
+        self._decoder = decoder
+        self._skipped = decoder.special_ids if skip_special_tokens else frozenset()
         self._window: list[int] = []  # tokens whose text is out already (the context), then tokens that are held
         self._context_tokens = 0
         self._context_text = ""
@@ -28,7 +47,7 @@ class Detokenizer:
         if token_id in self._skipped:
             return ""
         self._window.append(token_id)
-        text = self._decode(self._window)
+        text = self._decoder.decode(tuple(self._window))
         is_whole = len(text) > len(self._context_text) and not text.endswith(_REPLACEMENT)
         if not is_whole and len(self._window) - self._context_tokens < MAX_HELD_TOKENS:
             return ""
@@ -36,18 +55,14 @@ class Detokenizer:
 
     def finish(self) -> str:
         """What is held, without the bytes of a character that never got whole."""
-        return self._release(self._decode(self._window).rstrip(_REPLACEMENT))
+        return self._release(self._decoder.decode(tuple(self._window)).rstrip(_REPLACEMENT))
 
     def _release(self, text: str) -> str:
         new = text[len(self._context_text) :]
         del self._window[: self._context_tokens]
         self._context_tokens = len(self._window)
-        self._context_text = self._decode(self._window)
+        self._context_text = self._decoder.decode(tuple(self._window))
         return new
-
-    def _decode(self, token_ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
 
 
 class StopStrings:
@@ -61,6 +76,8 @@ class StopStrings:
 
     def add(self, text: str) -> str:
         """The part of the text so far that no stop string can reach any more; sets `found` and ends there at a stop."""
+        if not self._stop:
+            return text
         self._held += text
         found = self._first_stop()
         if found is not None:

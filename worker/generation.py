@@ -10,6 +10,7 @@ from uuid import uuid4
 from protocol.errors import ApiError
 from protocol.sse import Usage
 from worker.choices import Choice, ChoiceDelta, merged
+from worker.detokenizer import WindowDecoder
 from worker.engine import BadPrompt
 from worker.engine_thread import EngineThread, OutputStream
 from worker.generation_params import GenerationParams
@@ -101,7 +102,7 @@ class Generator:
 
     def __init__(self, engine: EngineThread, tokenizer: Any, metrics: Metrics) -> None:
         self._engine = engine
-        self._tokenizer = tokenizer
+        self._decoder = WindowDecoder(tokenizer)
         self._metrics = metrics
 
     def start(self, prompts: Sequence[Prompt], params: GenerationParams, cache_salt: str | None) -> Generation:
@@ -112,7 +113,7 @@ class Generator:
             for number in range(params.n):
                 sampling = params.sampling_for(number, len(prompt.token_ids))
                 request = EngineRequest(uuid4().hex, prompt.token_ids, sampling, cache_salt=cache_salt)
-                choice = Choice(place * params.n + number, params, self._tokenizer, prompt.echo)
+                choice = Choice(place * params.n + number, params, self._decoder, prompt.echo)
                 requests.append(request)
                 sequences[request.request_id] = _Sequence(choice, len(prompt.token_ids), number == 0)
         return Generation(sequences, self._engine.generate(requests), self._metrics)

@@ -84,3 +84,13 @@ class Runner(Protocol):
 
     def run(self, plan: StepPlan) -> list[SampledToken]:
         """Compute all tokens of the plan; one token for each of `plan.drawing`, in that order. May raise anything."""
+
+
+class PooledRunner(Runner, Protocol):
+    """Knows its pool: the block numbers of its plans are 0 to `num_blocks` - 1."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int: ...

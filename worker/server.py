@@ -34,7 +34,7 @@ from worker.engine_thread import EngineThread
 from worker.generation import Generator, Prompt
 from worker.generation_params import GenerationParams, ModelLimits, SamplingDefaults, chat_params, completion_params
 from worker.metrics import Metrics
-from worker.responses import ChatForm, CompletionForm, Envelope
+from worker.responses import ChatForm, CompletionForm, Envelope, Json
 
 MAX_BODY_BYTES = 32 << 20
 INLINE_BODY_BYTES = 16 << 10  # up to here tokenizing takes the loop a few ms; longer prompts go to a thread
@@ -89,6 +89,8 @@ class Server:
         app = web.Application(middlewares=[errors_as_json("worker")], client_max_size=MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
+        app.router.add_post("/v1/chat/completions/render", self.render_chat)
+        app.router.add_post("/v1/completions/render", self.render_completions)
         app.router.add_get("/v1/models", self.models)
         app.router.add_post("/tokenize", self.tokenize)
         app.router.add_get("/health", self.health)
@@ -115,6 +117,19 @@ class Server:
         envelope = self._envelope(http, "cmpl", params, prompts)
         generation = self._generator.start(prompts, params, request.cache_salt)
         return await answer(http, request, generation, CompletionForm(envelope))
+
+    async def render_chat(self, http: web.Request) -> web.StreamResponse:
+        """The prompt as the engine would see it, in vLLM's GenerateRequest: routers ask this before they place it."""
+        request = parse_chat(await http.read())
+        self._check_model(request.model)
+        (token_ids,) = await self._encode(http, request)
+        return json_response(self._rendered(http, "chatcmpl", token_ids))
+
+    async def render_completions(self, http: web.Request) -> web.StreamResponse:
+        """The same for each prompt of the request."""
+        request = parse_completion(await http.read())
+        self._check_model(request.model)
+        return json_response([self._rendered(http, "cmpl", ids) for ids in await self._encode(http, request)])
 
     async def models(self, http: web.Request) -> web.StreamResponse:
         card = {
@@ -177,15 +192,23 @@ class Server:
         text: str = self._model.encoder.tokenizer.decode(list(prompt))
         return text
 
+    def _rendered(self, http: web.Request, kind: str, token_ids: tuple[int, ...]) -> Json:
+        """What names the prompt. The sampling parameters stand in the request."""
+        return {"request_id": _response_id(http, kind), "model": self._model.name, "token_ids": token_ids}
+
     def _envelope(self, http: web.Request, kind: str, params: GenerationParams, prompts: list[Prompt]) -> Envelope:
         return Envelope(
-            response_id=f"{kind}-{http.headers.get('X-Request-Id', uuid4().hex)[:MAX_REQUEST_ID_CHARS]}",
+            response_id=_response_id(http, kind),
             created_s=int(time.time()),
             model=self._model.name,
             params=params,
             prompts=tuple(prompt.token_ids for prompt in prompts),
             tokenizer=self._model.encoder.tokenizer,
         )
+
+
+def _response_id(http: web.Request, kind: str) -> str:
+    return f"{kind}-{http.headers.get('X-Request-Id', uuid4().hex)[:MAX_REQUEST_ID_CHARS]}"
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -34,7 +34,7 @@ def open_runner(
 
 
 class TorchRunner:
-    """Implements `worker.plan.Runner`. The block numbers of its plans are those of its pool, 0 to `num_blocks` - 1."""
+    """Implements `worker.plan.PooledRunner`."""
 
     def __init__(self, loaded: LoadedModel, num_blocks: int, block_size: int) -> None:
         self.model = loaded.spec

@@ -14,8 +14,7 @@ from replay.demo.report import DemoReport, as_json, as_table
 from replay.demo.run import run_demo
 from replay.demo.workload import bundled
 from replay.processes import ChildFailed, Interrupted, interruptible
-from worker.model_recipes import ModelBuildError
-from worker.model_store import resolve
+from worker.model_store import ModelBuildError, resolve
 
 INTERRUPTED = 130
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from replay.simulator.timing import Timing
+from worker.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)

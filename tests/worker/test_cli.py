@@ -1,6 +1,7 @@
 """The command itself: a real process with a real model, and what it says when it cannot start."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -80,6 +81,17 @@ def test_a_port_in_use_is_said_on_stderr_before_any_model_is_loaded() -> None:
     assert errors.strip() == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
+def test_a_package_that_is_missing_is_named(model_dir: Path) -> None:
+    script = "import sys; sys.modules['torch'] = None; from warmroute import main; main()"
+    command = [sys.executable, "-c", script, "worker", "--model", str(model_dir), "--port", "0"]
+    result = subprocess.run(command, cwd=FRONT_DOOR.parent, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert line == "Error: the package 'torch' is not installed: pip install 'warmroute[worker]'"
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -88,6 +100,12 @@ def test_a_port_in_use_is_said_on_stderr_before_any_model_is_loaded() -> None:
         (["--model", "tiny-random", "--block-size", "0"], "0 is not in the range x>=1"),
         (["--model", "tiny-random", "--port", "70000"], "70000 is not in the range"),
         (["--model", "tiny-random", "--nonsense"], "No such option"),
+        (["--model", "tiny-random", "--timing", "polynomial"], "--timing is for --engine sim only"),
+        (["--model", "tiny-random", "--engine", "sim", "--device", "cpu"], "--device is for --engine torch only"),
+        (["--model", "tiny-random", "--engine", "sim", "--threads", "1"], "--threads is for --engine torch only"),
+        (["--model", "tiny-random", "--engine", "sim", "--seed", "1"], "--seed is for --engine torch only"),
+        (["--model", "tiny-random", "--engine", "sim", "--timing", "quick"], "unknown timing 'quick'"),
+        (["--model", "tiny-random", "--engine", "sim", "--timing", "profile:no"], "No such file or directory: 'no'"),
     ],
 )
 def test_bad_flags_are_named(arguments: list[str], says: str) -> None:
@@ -97,18 +115,24 @@ def test_bad_flags_are_named(arguments: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--model", "{empty}"], "holds no model: it has no config.json"),
+        (["--model", "{here}"], "holds no model: it has no config.json"),
         (["--model", "/no/such/directory"], "no model '/no/such/directory'"),
         (["--model", "tiny-random", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0"),
         (["--model", "tiny-random", "--kv-events", "udp://x"], "'udp://x': must be tcp://HOST:PORT or ipc://PATH"),
         (["--model", "tiny-random", "--max-model-len", "100000"], "max_model_len is 100000"),
         (["--model", "tiny-random", "--blocks", "4", "--max-model-len", "100"], "holds 64 tokens"),
         (["--model", "tiny-random", "--max-num-seqs", "9", "--max-batched-tokens", "8"], "max_batched_tokens"),
+        (["--model", "{here}/unclear", "--engine", "sim"], "names no max_position_embeddings: give max_model_len"),
+        (["--model", "{here}/untold", "--engine", "sim"], "no tokenizer can be loaded from"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(
-    cache_home: Path, tmp_path: Path, arguments: list[str], says: str
+    cache_home: Path, model_dir: Path, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
-    result = refused("--port", "0", *(argument.format(empty=tmp_path) for argument in arguments))
+    shutil.copytree(model_dir, tmp_path / "unclear")
+    (tmp_path / "untold").mkdir()
+    for name in ("unclear", "untold"):
+        (tmp_path / name / "config.json").write_text('{"model_type": "llama"}')
+    result = refused("--port", "0", *(argument.format(here=tmp_path) for argument in arguments))
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert says in line

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from worker.detokenizer import MAX_HELD_TOKENS, Detokenizer, StopStrings
+from worker.detokenizer import MAX_HELD_TOKENS, Detokenizer, StopStrings, WindowDecoder
 
 TEXTS = st.text("aé世🌍👩‍👧 \n▁", max_size=30)
 
@@ -38,7 +38,7 @@ each_kind = pytest.mark.parametrize("tokenizer", KINDS, ids=["byte_level", "sent
 
 
 def pieces(tokenizer: PreTrainedTokenizerFast, token_ids: list[int]) -> list[str]:
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = Detokenizer(WindowDecoder(tokenizer))
     return [*map(detokenizer.add, token_ids), detokenizer.finish()]
 
 
@@ -73,7 +73,7 @@ def test_a_character_that_never_gets_whole_is_left_out(tokenizer: PreTrainedToke
 @each_kind
 def test_special_tokens_are_skipped_unless_wanted(tokenizer: PreTrainedTokenizerFast) -> None:
     token_ids = [*tokenizer.encode("a", add_special_tokens=False), tokenizer.eos_token_id]
-    shown = Detokenizer(tokenizer, skip_special_tokens=False)
+    shown = Detokenizer(WindowDecoder(tokenizer), skip_special_tokens=False)
     assert "".join(pieces(tokenizer, token_ids)) == "a"
     assert "".join(map(shown.add, token_ids)) + shown.finish() == "a<eos>"
 

@@ -11,10 +11,15 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from worker import model_store
-from worker.model_recipes import SMOLLM2_GGUF, ModelBuildError, Recipe, build_smollm2
-from worker.model_store import UnknownModel, default_cache_dir, resolve
+from worker.model_recipes import RECIPES, SMOLLM2_GGUF, Recipe, build_smollm2
+from worker.model_store import ALIASES, ModelBuildError, UnknownModel, default_cache_dir, resolve
 
 Step = Callable[[str], None]
+
+
+def add_alias(monkeypatch: pytest.MonkeyPatch, name: str, recipe: Recipe) -> None:
+    monkeypatch.setattr(model_store, "ALIASES", (*ALIASES, name))
+    monkeypatch.setitem(RECIPES, name, recipe)
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
@@ -27,8 +32,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         (workspace / "model").mkdir()
         return workspace / "model"
 
-    monkeypatch.setitem(model_store.RECIPES, "toy", Recipe(1, build))
+    add_alias(monkeypatch, "toy", Recipe(1, build))
     return built
+
+
+def test_every_alias_has_a_recipe() -> None:
+    assert set(ALIASES) == set(RECIPES)
 
 
 def test_a_directory_is_itself(tmp_path: Path) -> None:
@@ -90,7 +99,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         (workspace / "model").mkdir()
         raise ModelBuildError("no more")
 
-    monkeypatch.setitem(model_store.RECIPES, "toy", Recipe(1, fail))
+    add_alias(monkeypatch, "toy", Recipe(1, fail))
     with pytest.raises(ModelBuildError, match="no more"):
         resolve("toy", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".toy.lock"]
@@ -108,14 +117,15 @@ def test_two_processes_build_once(tmp_path: Path) -> None:
     script = """
 import sys, pathlib
 from worker import model_store
-from worker.model_recipes import Recipe
+from worker.model_recipes import RECIPES, Recipe
 cache = pathlib.Path(sys.argv[1])
 def build(workspace, step):
     (cache / "builds").open("a").write("x")
     sys.stdin.readline()
     (workspace / "model").mkdir()
     return workspace / "model"
-model_store.RECIPES["toy"] = Recipe(1, build)
+model_store.ALIASES += ("toy",)
+RECIPES["toy"] = Recipe(1, build)
 print("ready", flush=True)
 print(model_store.resolve("toy", cache))
 """

@@ -148,6 +148,20 @@ async def test_tokenize(serve: Any) -> None:
     assert chat["token_strs"] is None
 
 
+async def test_render_says_what_the_engine_would_see(serve: Any) -> None:
+    prompts = ["ab", "abc"]
+    async with serve() as worker:
+        _, chat = await worker.post(CHAT + "/render", model="scripted", messages=HELLO, max_tokens=5)
+        _, texts = await worker.post(COMPLETIONS + "/render", prompt=prompts)
+        status, answer = await worker.post(COMPLETIONS + "/render", model="other", prompt="ab")
+    expected = worker.tokenizer.apply_chat_template(HELLO, add_generation_prompt=True, return_dict=False)
+    assert (chat["model"], chat["token_ids"]) == ("scripted", expected)
+    assert chat["request_id"].startswith("chatcmpl-")
+    assert [text["token_ids"] for text in texts] == [worker.tokenizer.encode(prompt) for prompt in prompts]
+    assert texts[0]["request_id"].startswith("cmpl-")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
 async def test_long_prompts_are_tokenized_beside_the_loop_with_the_same_result(serve: Any) -> None:
     text = "0123456789" * 2000
     async with serve() as worker:

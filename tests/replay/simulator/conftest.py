@@ -9,8 +9,8 @@ from policies.registry import make_policy
 from replay.simulator.flight import Flight
 from replay.simulator.options import Faults, FleetSpec, LoadSpec
 from replay.simulator.run import Scenario, simulate
-from replay.simulator.timing import Linear
 from replay.traces.trace import Trace, TraceRequest
+from worker.timing import Linear
 
 BLOCK_TOKENS = 32
 

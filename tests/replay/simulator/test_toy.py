@@ -13,8 +13,8 @@ from replay.simulator.flight import Flight
 from replay.simulator.options import Faults, FleetSpec, LoadSpec
 from replay.simulator.report import policy_report
 from replay.simulator.run import Scenario, simulate
-from replay.simulator.timing import Polynomial
 from replay.traces.reader import read_trace
+from worker.timing import Polynomial
 
 SHARED = Path(__file__).parents[4] / "shared"
 ARXIV = SHARED / "traces" / "mooncake_arxiv_first1000.jsonl"

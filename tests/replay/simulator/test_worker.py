@@ -7,10 +7,10 @@ import pytest
 from kv_events.events import KvEvent
 from replay.simulator.agenda import Agenda, Rank
 from replay.simulator.options import FleetSpec
-from replay.simulator.timing import Linear
 from replay.simulator.worker import SimulatedWorker
 from worker.block_manager import BlockManager
 from worker.request import EngineRequest, SamplingParams, TokenOutput
+from worker.timing import Linear
 
 SPEC = FleetSpec(Linear(1000.0, 10.0), workers=1, blocks=64, block_size=4, max_batched_tokens=100, max_num_seqs=4)
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.simulator.timing import Linear, Polynomial, Profile, Timing, make_timing
+from worker.plan import Draw, ScheduledSequence, StepPlan
+from worker.request import SamplingParams
+from worker.timing import Linear, Polynomial, Profile, Timing, make_timing, pass_ms
 
 PROFILE = Profile(5.0, 0.1, 1e-6, 4.0, 0.5, 1e-4)
 
@@ -35,6 +37,31 @@ def test_many_passes_at_once_take_what_each_takes(timing: Timing) -> None:
     tokens = np.arange(0, 300_000, 1237, dtype=np.float64)
     together = np.broadcast_to(timing.decode_ms(5, tokens, 262_144), tokens.shape)
     assert together.tolist() == [float(timing.decode_ms(5, each, 262_144)) for each in tokens]
+
+
+def scheduled(start: int, tokens: int, index: int | None) -> ScheduledSequence:
+    draw = None if index is None else Draw(SamplingParams(max_tokens=9), index)
+    return ScheduledSequence("x", (7,) * tokens, start, (0,), draw)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "new_tokens", "drawing", "kv_tokens"),
+    [
+        ([scheduled(0, 100, None)], 100, 0, 0),
+        ([scheduled(64, 36, 0)], 36, 1, 100),
+        ([scheduled(64, 1, 0)], 1, 1, 65),
+        ([scheduled(100, 1, 1), scheduled(200, 1, 5)], 0, 2, 302),
+        ([scheduled(100, 1, 1), scheduled(0, 50, None)], 50, 1, 151),
+        ([scheduled(0, 40, 3)], 40, 1, 40),
+    ],
+    ids=["chunk", "last chunk", "last token", "decode", "mixed", "after preemption"],
+)
+def test_a_pass_is_its_new_tokens_and_then_a_decode_step(
+    sequences: list[ScheduledSequence], new_tokens: int, drawing: int, kv_tokens: int
+) -> None:
+    expected = PROFILE.prefill_ms(new_tokens) if new_tokens else 0.0
+    expected += float(PROFILE.decode_ms(drawing, np.float64(kv_tokens), 1000)) if drawing else 0.0
+    assert pass_ms(PROFILE, StepPlan(tuple(sequences)), 1000) == pytest.approx(expected)
 
 
 def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long one pass of an engine takes: the time models that a simulated worker follows."""
+"""How long one pass of an engine takes: the time models that a simulated engine follows."""
 
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
@@ -8,6 +8,8 @@ from typing import Protocol, Self, TypeAlias
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+
+from worker.plan import StepPlan
 
 Floats: TypeAlias = NDArray[np.float64] | np.float64
 """For many passes at once, or for one."""
@@ -95,6 +97,20 @@ class Profile:
             return cls(**values)
         except ValueError as error:
             raise ValueError(f"timing profile {path}: {error}") from error
+
+
+def pass_ms(timing: Timing, plan: StepPlan, capacity_tokens: int) -> float:
+    """How long `plan` takes in a pool of `capacity_tokens`."""
+    new_tokens = kv_tokens = 0
+    for each in plan.sequences:
+        tokens = len(each.token_ids)
+        kv_tokens += each.start + tokens
+        if tokens > 1 or each.draw is None or each.draw.index == 0:
+            new_tokens += tokens
+    took_ms = timing.prefill_ms(new_tokens) if new_tokens else 0.0
+    if drawing := len(plan.draws):
+        took_ms += float(timing.decode_ms(drawing, np.float64(kv_tokens), capacity_tokens))
+    return took_ms
 
 
 def make_timing(text: str) -> Timing:
