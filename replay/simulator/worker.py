@@ -21,6 +21,7 @@ from worker.engine import Engine
 from worker.plan import ModelSpec, SampledToken, StepPlan
 from worker.request import EngineRequest, SamplingParams, TokenOutput
 from worker.scheduler import Scheduler
+from worker.timing import pass_ms
 
 UNLIMITED = 1 << 62
 """The context of a simulated model: the pool is the only limit."""
@@ -41,17 +42,8 @@ class TimedRunner:
         self.took_s = 0.0
 
     def run(self, plan: StepPlan) -> list[SampledToken]:
-        drawing, new_tokens, kv_tokens = plan.drawing, 0, 0
-        for each in plan.sequences:
-            tokens = len(each.token_ids)
-            kv_tokens += each.start + tokens
-            if tokens > 1 or not each.draw or not each.draw.index:
-                new_tokens += tokens
-        took_ms = self._timing.prefill_ms(new_tokens) if new_tokens else 0.0
-        if drawing:
-            took_ms += float(self._timing.decode_ms(len(drawing), np.float64(kv_tokens), self._capacity_tokens))
-        self.took_s = took_ms / 1e3
-        return [SampledToken(seed_of(each.draw.params)) for each in drawing if each.draw]
+        self.took_s = pass_ms(self._timing, plan, self._capacity_tokens) / 1e3
+        return [SampledToken(seed_of(draw.params)) for draw in plan.draws]
 
     def decode_ends(self, now: float, passes: int, kv_tokens: Sequence[int]) -> Times:
         """When each of `passes` ends in which sequences of so many tokens decode: the same times as pass by pass."""
