@@ -1,7 +1,7 @@
-"""A scripted OpenAI server on a real socket, an encoder, and waiting for conditions."""
+"""A scripted OpenAI server on a real socket, traces by hand, an encoder, and waiting for conditions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import aiohttp
 import orjson
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from protocol.prompts import PromptEncoder
 from replay.client import open_session
+from replay.traces.trace import Trace, TraceRequest
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -80,6 +81,26 @@ async def engine() -> AsyncIterator[FakeEngine]:
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with open_session() as opened:
         yield opened
+
+
+BLOCK_TOKENS = 32
+
+
+def _trace_of(rows: Sequence[dict[str, object]]) -> Trace:
+    fresh = 1_000_000
+    requests = []
+    for row in rows:
+        blocks = -(-int(str(row["input_tokens"])) // BLOCK_TOKENS)
+        named = {"hash_ids": tuple(range(fresh, fresh + blocks)), "output_tokens": 1, "arrival_s": 0.0}
+        fresh += blocks
+        requests.append(TraceRequest(**(named | row)))
+    return Trace("test", tuple(requests), BLOCK_TOKENS, True)
+
+
+@pytest.fixture
+def make_trace() -> Callable[[Sequence[dict[str, object]]], Trace]:
+    """Rows with what a test cares for; names for blocks of 32 tokens are made up where a row has none."""
+    return _trace_of
 
 
 @pytest.fixture
