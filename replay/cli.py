@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from policies.registry import DEFAULT, NAMES, make_policy
 from policies.views import Policy
 from replay.arrivals import LoadSpec
+from replay.measures import NothingAnswered
 from replay.simulator.comparison import Comparison, as_json, compare
 from replay.simulator.options import Faults, FleetSpec, Restart
-from replay.simulator.report import NothingAnswered
 from replay.simulator.run import Scenario
 from replay.simulator.table import as_table
 from replay.simulator.timing import Timing, make_timing
