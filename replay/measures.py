@@ -1,6 +1,5 @@
 """What a replay measures, in virtual time or in real: the times of requests, and how evenly they load the workers."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeAlias
@@ -20,21 +19,41 @@ class NothingAnswered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Tokens of prompts, of those what was cached, and of answers."""
+
+    input: int
+    cached: int
+    output: int
+
+    @property
+    def computed(self) -> int:
+        """What a worker had to compute for them."""
+        return self.input - self.cached + self.output
+
+    @property
+    def hit_ratio(self) -> float | None:
+        return self.cached / self.input if self.input else None
+
+    def __add__(self, other: "TokenCounts") -> "TokenCounts":
+        return TokenCounts(self.input + other.input, self.cached + other.cached, self.output + other.output)
+
+    def __sub__(self, other: "TokenCounts") -> "TokenCounts":
+        return TokenCounts(self.input - other.input, self.cached - other.cached, self.output - other.output)
+
+
+NO_TOKENS = TokenCounts(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Served:
     """A request that was answered by `worker`; times count from the replay's beginning."""
 
     worker: Hashable
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
+    tokens: TokenCounts
     sent_s: float
     first_token_s: float
     ended_s: float
-
-    @property
-    def computed_tokens(self) -> int:
-        """What the worker had to compute: of the prompt what it had not cached, and the answer."""
-        return self.input_tokens - self.cached_tokens + self.output_tokens
 
     @property
     def ttft_ms(self) -> float:
@@ -43,9 +62,9 @@ class Served:
     @property
     def itl_ms(self) -> float | None:
         """The mean time between tokens; None for an answer of one."""
-        if self.output_tokens < 2:
+        if self.tokens.output < 2:
             return None
-        return (self.ended_s - self.first_token_s) * 1e3 / (self.output_tokens - 1)
+        return (self.ended_s - self.first_token_s) * 1e3 / (self.tokens.output - 1)
 
     @property
     def e2e_ms(self) -> float:
@@ -85,12 +104,17 @@ def _elapsed(edges: Times, since: Sequence[float]) -> Times:
     return elapsed
 
 
-def max_share(served: Iterable[Served]) -> float:
-    """The largest worker's part of all tokens that were computed."""
-    computed = Counter[Hashable]()
+def tokens_by_worker(served: Iterable[Served]) -> dict[Hashable, TokenCounts]:
+    counts: dict[Hashable, TokenCounts] = {}
     for each in served:
-        computed[each.worker] += each.computed_tokens
-    return max(computed.values()) / computed.total()
+        counts[each.worker] = counts.get(each.worker, NO_TOKENS) + each.tokens
+    return counts
+
+
+def max_share(workers: Iterable[TokenCounts]) -> float:
+    """The largest worker's part of all tokens that were computed."""
+    computed = [worker.computed for worker in workers]
+    return max(computed) / sum(computed)
 
 
 class Measured(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from replay.bounds import Bounds
-from replay.measures import LoadSeries, NothingAnswered, Served, load_series, max_share
+from replay.measures import LoadSeries, NothingAnswered, Served, TokenCounts, load_series, max_share, tokens_by_worker
 from replay.simulator.flight import Flight
 from replay.stats import Summary, summarize
 
@@ -46,8 +46,8 @@ def policy_report(
 ) -> PolicyReport:
     """Raises NothingAnswered."""
     served = answered(flights)
-    prompt_tokens = sum(each.input_tokens for each in served)
-    hit_ratio = sum(each.cached_tokens for each in served) / prompt_tokens
+    prompt_tokens = sum(each.tokens.input for each in served)
+    hit_ratio = sum(each.tokens.cached for each in served) / prompt_tokens
     predicted_tokens = sum(flight.predicted_tokens for flight in flights if flight.rejection is None)
     predicted_hit_ratio = predicted_tokens / prompt_tokens
     ttft_ms = summarize([each.ttft_ms for each in served])
@@ -60,7 +60,7 @@ def policy_report(
         itl_ms=summarize(itl_ms) if itl_ms else None,
         e2e_ms=summarize([each.e2e_ms for each in served]),
         load_cv=load.cv,
-        max_share=max_share(served),
+        max_share=max_share(tokens_by_worker(served).values()),
         regret=Regret(
             capacity=bounds.infinite - bounds.pooled_lru if bounds else None,
             routing=bounds.pooled_lru - hit_ratio if bounds else None,
@@ -91,9 +91,7 @@ def _served(flight: Flight) -> Served:
     assert flight.ended_s is not None, "an answered request has an end"
     return Served(
         worker=flight.worker,
-        input_tokens=flight.request.input_tokens,
-        cached_tokens=flight.cached_tokens,
-        output_tokens=flight.output_tokens,
+        tokens=TokenCounts(flight.request.input_tokens, flight.cached_tokens, flight.output_tokens),
         sent_s=flight.sent_s,
         first_token_s=flight.first_token_s,
         ended_s=flight.ended_s,
