@@ -46,8 +46,5 @@ async def calibrate(
         engine = HttpEngine(session, subject.url, model.name)
         measurement = Measurement(engine, subject.vocabulary, np.random.default_rng(), on_answered)
         prefill, decode = await measurement.run(plan)
-    try:
-        profile = fit_profile(prefill, decode)
-    except ValueError as error:
-        raise CalibrationFailed(f"what was measured makes no profile: {error}") from error
+    profile = fit_profile(prefill, decode)
     return Calibration(profile, tuple(compare(profile, prefill, decode)))

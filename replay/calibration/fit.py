@@ -7,6 +7,7 @@ the way to the engine and back takes is part of the prefill pass: it cannot be t
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 from replay.calibration.measure import DecodePoint, PrefillPoint
 from replay.simulator.timing import Profile
 
-Floats = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
+
+LEAST_STEP = 0.01
+"""Of the shortest step is constant in any case: a simulation cannot have steps that take no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,12 @@ class Fitted:
 
 
 def fit_profile(prefill: Sequence[PrefillPoint], decode: Sequence[DecodePoint]) -> Profile:
-    """A prompt's first token comes after its prefill and one decode step. Raises ValueError for no usable profile."""
+    """A prompt's first token comes after its prefill and one decode step."""
     decode_ms = np.array([point.step_ms for point in decode])
     decode_columns = np.array([(1.0, point.sequences, point.kv_tokens) for point in decode])
-    step_ms, sequence_ms, kv_token_ms = nonnegative_fit(decode_columns, decode_ms, 1 / decode_ms)
+    least_ms = LEAST_STEP * float(decode_ms.min())
+    step_ms, sequence_ms, kv_token_ms = nonnegative_fit(decode_columns, decode_ms - least_ms, 1 / decode_ms)
+    step_ms += least_ms
 
     ttft_ms = np.array([point.ttft_ms for point in prefill])
     tokens = np.array([float(point.tokens) for point in prefill])

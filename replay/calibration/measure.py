@@ -8,7 +8,6 @@ so that none is cached.
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from replay.calibration.engine import Engine, TokenIds, TokenTimes
 
 PREFILL_HALVINGS = 6
-PREFILL_REPEATS = 3
+REPEATS = 3
 """Of which the median counts: a hiccup is none of the engine's time."""
 SEQUENCES = (1, 2, 4, 8, 16, 32)
 DECODE_PROMPT_PARTS = (64, 8)
@@ -39,7 +38,7 @@ class PrefillPoint:
 
 @dataclass(frozen=True, slots=True)
 class DecodePoint:
-    """A step of `sequences`, which held `kv_tokens` together (the mean of the steps that were seen), took `step_ms`."""
+    """A step of `sequences`, which held `kv_tokens` together, took `step_ms`: means over the steps that were seen."""
 
     sequences: int
     kv_tokens: float
@@ -55,7 +54,7 @@ class Plan:
 
     @property
     def requests(self) -> int:
-        return 1 + PREFILL_REPEATS * len(self.prefill) + sum(sequences for sequences, _ in self.decode)
+        return 1 + REPEATS * (len(self.prefill) + sum(sequences for sequences, _ in self.decode))
 
 
 def make_plan(longest_prompt: int, max_sequences: int) -> Plan:
@@ -93,11 +92,13 @@ class Measurement:
         return prefill, seen
 
     async def _prefill(self, tokens: int) -> PrefillPoint:
-        answers = [each for _ in range(PREFILL_REPEATS) for each in await self._ask(1, tokens, 1)]
+        answers = [each for _ in range(REPEATS) for each in await self._ask(1, tokens, 1)]
         return PrefillPoint(tokens, median((each.tokens_s[0] - each.sent_s) * 1e3 for each in answers))
 
     async def _decode(self, sequences: int, tokens: int) -> DecodePoint | None:
-        return decode_point(tokens, await self._ask(sequences, tokens, ANSWER_TOKENS))
+        points = [decode_point(tokens, await self._ask(sequences, tokens, ANSWER_TOKENS)) for _ in range(REPEATS)]
+        seen = sorted((point for point in points if point is not None), key=lambda point: point.step_ms)
+        return seen[len(seen) // 2] if seen else None
 
     async def _ask(self, sequences: int, tokens: int, answer_tokens: int) -> list[TokenTimes]:
         prompts = [self._prompt(tokens) for _ in range(sequences)]
@@ -120,7 +121,7 @@ def decode_point(prompt_tokens: int, answers: Sequence[TokenTimes]) -> DecodePoi
     steps = len(times_s) - 1
     if steps < MIN_STEPS:
         return None
-    step_ms = median(later - earlier for earlier, later in pairwise(times_s)) * 1e3
+    step_ms = (times_s[-1] - times_s[0]) * 1e3 / steps
     generated = sum(bisect_right(answer.tokens_s, began_s) for answer in answers)  # before the first of these steps
     kv_tokens = len(answers) * (prompt_tokens + (steps - 1) / 2) + generated
     return DecodePoint(len(answers), kv_tokens, step_ms) if step_ms > 0 else None
