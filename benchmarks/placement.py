@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from policies.registry import DEFAULT, NAMES, make_policy
+from replay.arrivals import LoadSpec
 from replay.simulator.flight import Flight
-from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
+from replay.simulator.options import Faults, FleetSpec, Restart
 from replay.simulator.run import Scenario, simulate, simulate_central
 from replay.traces.reader import read_trace
 from replay.traces.trace import Trace

@@ -1,62 +1,64 @@
-"""`warmroute replay`: options, what is printed where, exit codes."""
+"""`warmroute replay`: its options, which of its three modes they mean, and exit codes."""
 
-from collections.abc import Callable, Sequence
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import orjson
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from policies.registry import DEFAULT, NAMES, make_policy
-from policies.views import Policy
-from replay.simulator.comparison import Comparison, as_json, compare
-from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
-from replay.simulator.report import NothingAnswered
-from replay.simulator.run import Scenario
-from replay.simulator.table import as_table
+from replay.arrivals import LoadSpec
+from replay.calibration.command import run_calibration
+from replay.calibration.measure import CalibrationFailed
+from replay.client import RequestFailed
+from replay.endpoint import UnusableEndpoint
+from replay.live.client import Api
+from replay.live.command import run_live
+from replay.measures import NothingAnswered
+from replay.options import (
+    ABOVE_ZERO,
+    COUNT,
+    SECONDS,
+    SEED,
+    SHARE,
+    Mode,
+    ModeCommand,
+    ModeOption,
+    OutputPath,
+    Policies,
+    RestartType,
+    UrlType,
+    options_of,
+    vocabulary_below,
+)
+from replay.processes import Interrupted
+from replay.simulator.command import run_simulation
 from replay.traces.errors import FormatError
 from replay.traces.reader import read_trace
+from replay.traces.text import ModelTokens, TextTokens
 from replay.traces.trace import Trace
 from worker.cli import TimingType
 
-COUNT = click.IntRange(min=1)
-SHARE = click.FloatRange(0, 1, max_open=True)
-SECONDS = click.FloatRange(min=0)
+simulated = partial(click.option, cls=ModeOption, modes=(Mode.SIMULATION,))
+live = partial(click.option, cls=ModeOption, modes=(Mode.LIVE,))
+calibrated = partial(click.option, cls=ModeOption, modes=(Mode.CALIBRATION,))
+traced = partial(click.option, cls=ModeOption, modes=(Mode.SIMULATION, Mode.LIVE))
+real = partial(click.option, cls=ModeOption, modes=(Mode.LIVE, Mode.CALIBRATION))
 
 
-class RestartType(click.ParamType[Restart]):
-    name = "worker@seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Restart:
-        worker, _, at_s = value.partition("@")
-        try:
-            restart = Restart(int(worker), float(at_s))
-        except ValueError:
-            self.fail(f"{value!r}: expected WORKER@SECONDS, such as 0@60", param, ctx)
-        if restart.worker < 0 or not 0 <= restart.at_s < float("inf"):
-            self.fail(f"{value!r}: workers count from 0, seconds from the trace's beginning", param, ctx)
-        return restart
-
-
-class Policies(click.ParamType[dict[str, Policy]]):
-    """Names to policies; of a comma list each one."""
-
-    name = "policies"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Policy]:
-        names = [each for text in value.split(",") for each in (NAMES if text == "all" else (text,))]
-        try:
-            return {name: make_policy(name) for name in (DEFAULT if name == "default" else name for name in names)}
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-@click.command()
-@click.argument("trace_path", metavar="TRACE", type=click.Path(exists=True, path_type=Path))
-@click.option(
+@click.command(cls=ModeCommand)
+@click.argument("trace_path", metavar="[TRACE]", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option("--live", "live_url", metavar="URL", type=UrlType(), help="Send TRACE to an OpenAI-compatible endpoint.")
+@click.option("--calibrate", "calibrate_url", metavar="URL", type=UrlType(), help="Measure a running worker's timing.")
+@traced("--speedup", type=ABOVE_ZERO, default=1.0, show_default=True, help="Divides all times of the trace.")
+@traced("--closed-loop", is_flag=True, help="A session's next turn waits for the answer to the one before.")
+@traced("--concurrency", type=COUNT, help="At most so many requests in flight.")
+@traced("--window-s", type=ABOVE_ZERO, help="Only the requests of the trace's first so many seconds.")
+@traced("--limit", type=COUNT, help="Only the first so many requests.")
+@traced("--seed", type=SEED, help="Of all that is drawn.  [default: 0; --live: another each time, for caches remember]")
+@traced("--tokenizer", help="Directory or hub name: texts have its tokens.  [default: a token for each character]")
+@simulated(
     "--policy",
     "policies",
     type=Policies(),
@@ -64,98 +66,103 @@ class Policies(click.ParamType[dict[str, Policy]]):
     default=["default,round_robin"],
     help="NAME[:KEY=VALUE...], several after commas, `default`, `all`, or your own as package.module:factory.",
 )
-@click.option("--workers", type=COUNT, default=8, show_default=True)
-@click.option("--blocks", type=COUNT, default=16_384, show_default=True, help="KV blocks of each worker.")
-@click.option("--block-size", type=COUNT, default=64, show_default=True, help="Tokens of a block.")
-@click.option("--max-batched-tokens", type=COUNT, default=8192, show_default=True, help="Tokens of one pass.")
-@click.option("--max-num-seqs", type=COUNT, default=256, show_default=True, help="Sequences of one pass.")
-@click.option(
+@simulated("--workers", type=COUNT, default=8, show_default=True)
+@simulated("--blocks", type=COUNT, default=16_384, show_default=True, help="KV blocks of each worker.")
+@simulated("--block-size", type=COUNT, default=64, show_default=True, help="Tokens of a block.")
+@simulated("--max-batched-tokens", type=COUNT, default=8192, show_default=True, help="Tokens of one pass.")
+@simulated("--max-num-seqs", type=COUNT, default=256, show_default=True, help="Sequences of one pass.")
+@simulated(
     "--timing",
     type=TimingType(),
     default="polynomial",
     show_default=True,
     help="polynomial, linear:PREFILL_TOK_S,DECODE_MS or profile:FILE.",
 )
-@click.option("--speedup", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option("--closed-loop", is_flag=True, help="A session's next turn waits for the answer to the one before.")
-@click.option("--concurrency", type=COUNT, help="At most so many requests in flight.")
-@click.option("--limit", type=COUNT, help="Only the first so many requests.")
-@click.option("--lag-s", type=SECONDS, default=0.0, help="KV events come so much later.")
-@click.option("--loss", type=SHARE, default=0.0, help="Share of KV event batches that get lost.")
-@click.option("--duplication", type=SHARE, default=0.0, help="Share that comes twice.")
-@click.option("--reorder", type=SHARE, default=0.0, help="Share that comes after the next one.")
-@click.option("--restart", "restarts", type=RestartType(), multiple=True, help="A worker loses all it has: 0@60.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--step-by-step", is_flag=True, help="Each decode pass by itself: the same result, slowly.")
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here, too."
+@simulated("--lag-s", type=SECONDS, default=0.0, help="KV events come so much later.")
+@simulated("--loss", type=SHARE, default=0.0, help="Share of KV event batches that get lost.")
+@simulated("--duplication", type=SHARE, default=0.0, help="Share that comes twice.")
+@simulated("--reorder", type=SHARE, default=0.0, help="Share that comes after the next one.")
+@simulated("--restart", "restarts", type=RestartType(), multiple=True, help="A worker loses all it has: 0@60.")
+@simulated("--step-by-step", is_flag=True, help="Each decode pass by itself: the same result, slowly.")
+@real("--model", help="What the endpoint calls the model.  [default: the only one there]")
+@real(
+    "--vocab-size",
+    "vocabulary",
+    type=click.IntRange(min=2),
+    default=32_000,
+    show_default=True,
+    callback=vocabulary_below,
+    help="Prompts are made of token ids below this.",
 )
+@live(
+    "--api",
+    type=click.Choice([api.value for api in Api]),
+    help="completions: token ids; chat: texts.  [default: chat if TRACE has chats]",
+)
+@live("--worker-url", "worker_urls", type=UrlType(), multiple=True, help="A worker whose /metrics tell its part.")
+@calibrated("--longest-prompt", type=COUNT, default=2048, show_default=True, help="What the worker computes in a pass.")
+@calibrated("--sequences", "max_sequences", type=COUNT, default=32, show_default=True, help="At most so many at once.")
+@calibrated("--output", "output_path", type=OutputPath(), help="Write the profile here.")
+@traced("--json", "json_path", type=OutputPath(), help="Write the result here, too.")
+@click.pass_context
 def replay(
-    trace_path: Path,
-    policies: Sequence[dict[str, Policy]],
-    limit: int | None,
-    json_path: Path | None,
-    **options: Any,
+    ctx: click.Context, /, trace_path: Path | None, live_url: str | None, calibrate_url: str | None, **_: Any
 ) -> None:
     """Replay TRACE through a simulated fleet under each policy: hit ratios against their bounds, latency, balance.
 
+    With --live, send it to a real endpoint instead, and measure what it does. With --calibrate, and without TRACE,
+    measure how long a running worker takes for what, for --timing profile:FILE.
+
     Reads any format that docs/replay.md lists, gzip or not. Progress goes to stderr, the result to stdout.
     """
-    scenario = _scenario(**options)
     try:
-        trace = _limited(read_trace(trace_path), limit)
-        comparison = _run(trace, scenario, {name: policy for each in policies for name, policy in each.items()})
-    except (FormatError, OSError) as error:
+        if calibrate_url is None:
+            _replay(ctx, trace_path, live_url)
+        else:
+            _calibrate(ctx, trace_path, live_url, calibrate_url)
+    except (FormatError, UnusableEndpoint, OSError) as error:
         raise click.UsageError(str(error)) from error
     except NothingAnswered as error:
-        raise click.ClickException(f"every request was rejected: {error}") from error
-    if json_path is not None:
-        json_path.write_bytes(orjson.dumps(as_json(comparison), option=orjson.OPT_INDENT_2))
-    Console().print(as_table(comparison))
+        raise click.ClickException(f"every request failed: {error}") from error
+    except (RequestFailed, CalibrationFailed) as error:
+        raise click.ClickException(str(error)) from error
+    except Interrupted as interrupted:
+        sys.exit(interrupted.exit_code)
 
 
-def _scenario(
-    *,
-    speedup: float,
-    closed_loop: bool,
-    concurrency: int | None,
-    lag_s: float,
-    loss: float,
-    duplication: float,
-    reorder: float,
-    restarts: tuple[Restart, ...],
-    seed: int,
-    step_by_step: bool,
-    **fleet: Any,
-) -> Scenario:
-    spec = FleetSpec(**fleet)
-    if spec.max_batched_tokens < spec.max_num_seqs:
-        raise click.UsageError("--max-batched-tokens must be at least --max-num-seqs")
-    for restart in restarts:
-        if restart.worker >= spec.workers:
-            raise click.UsageError(
-                f"--restart {restart.worker}@{restart.at_s:g}: the last worker is {spec.workers - 1}"
-            )
-    load = LoadSpec(speedup, closed_loop, concurrency)
-    return Scenario(spec, load, Faults(lag_s, loss, duplication, reorder, restarts), seed, step_by_step)
+def _replay(ctx: click.Context, trace_path: Path | None, live_url: str | None) -> None:
+    options = options_of(ctx, Mode.SIMULATION if live_url is None else Mode.LIVE)
+    if trace_path is None:
+        raise click.UsageError("Missing argument 'TRACE': what is to be replayed")
+    trace = _trace(trace_path, options.pop("tokenizer"), options.pop("window_s"), options.pop("limit"))
+    load = LoadSpec(options.pop("speedup"), options.pop("closed_loop"), options.pop("concurrency"))
+    if live_url is None:
+        run_simulation(trace, load, **options)
+    else:
+        run_live(trace, load, live_url, **options)
 
 
-def _limited(trace: Trace, limit: int | None) -> Trace:
-    return replace(trace, requests=trace.requests[:limit])
+def _calibrate(ctx: click.Context, trace_path: Path | None, live_url: str | None, calibrate_url: str) -> None:
+    if live_url is not None:
+        raise click.UsageError("--calibrate and --live exclude each other")
+    if trace_path is not None:
+        raise click.UsageError(f"--calibrate takes no TRACE, but {trace_path} was given: it makes its own prompts")
+    options = options_of(ctx, Mode.CALIBRATION)
+    if options["output_path"] is None:
+        raise click.UsageError("--calibrate needs --output FILE, where the profile is to be written")
+    run_calibration(calibrate_url, **options)
 
 
-def _run(trace: Trace, scenario: Scenario, policies: dict[str, Policy]) -> Comparison:
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-    )
+def _trace(path: Path, tokenizer: str | None, window_s: float | None, limit: int | None) -> Trace:
+    trace = read_trace(path, text=None if tokenizer is None else _tokens(tokenizer))
+    in_window = [each for each in trace.requests if window_s is None or (each.arrival_s or 0.0) < window_s]
+    return replace(trace, requests=tuple(in_window[:limit]))
 
-    def track(name: str) -> Callable[[], object]:
-        task = progress.add_task(name, total=len(trace.requests))
-        return lambda: progress.advance(task)
 
-    with progress:
-        return compare(trace, scenario, policies, track)
+def _tokens(tokenizer: str) -> TextTokens:
+    from protocol.prompts import PromptEncoder  # brings transformers, which takes seconds to import
+
+    try:
+        return ModelTokens(PromptEncoder.load(tokenizer))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--tokenizer") from error

@@ -7,9 +7,9 @@ from typing import Any
 
 from policies.views import Policy
 from replay.bounds import Bounds, bounds
+from replay.measures import measured_json, rounded, trace_json
 from replay.simulator.report import PolicyReport, mean_ttft_ms, policy_report
 from replay.simulator.run import Scenario, simulate, simulate_central
-from replay.stats import Summary
 from replay.traces.trace import Trace
 
 CENTRAL = "central queue"
@@ -33,7 +33,7 @@ def compare(
 ) -> Comparison:
     """`track` gets the name of each run as it begins, and returns what is to be called for each request that ends.
 
-    Raises report.NothingAnswered if a run rejects every request.
+    Raises measures.NothingAnswered if a run rejects every request.
     """
     limits = bounds(trace, scenario.spec.fleet_tokens)
     central_ttft_ms = mean_ttft_ms(simulate_central(trace, scenario, on_ended=track(CENTRAL)))
@@ -47,16 +47,10 @@ def compare(
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """What `--json` writes: shares of prompt tokens, and milliseconds."""
-    trace, scenario = comparison.trace, comparison.scenario
+    """What `--json` writes."""
     return {
-        "trace": {
-            "rows": len(trace.requests),
-            "span_s": trace.span_s,
-            "input_tokens": trace.input_tokens,
-            "format": trace.format,
-        },
-        "fleet": _fleet_json(scenario),
+        "trace": trace_json(comparison.trace),
+        "fleet": _fleet_json(comparison.scenario),
         "bounds": asdict(comparison.bounds) if comparison.bounds else None,
         "policies": {name: _policy_json(report) for name, report in comparison.policies.items()},
     }
@@ -69,19 +63,5 @@ def _fleet_json(scenario: Scenario) -> dict[str, Any]:
 
 
 def _policy_json(report: PolicyReport) -> dict[str, Any]:
-    return {
-        "hit_ratio": round(report.hit_ratio, 4),
-        "ttft_ms": _summary_json(report.ttft_ms),
-        "itl_ms": _summary_json(report.itl_ms) if report.itl_ms else None,
-        "e2e_ms": _summary_json(report.e2e_ms),
-        "load_cv": round(report.load_cv, 4),
-        "max_share": round(report.max_share, 4),
-        "regret": {name: None if value is None else round(value, 4) for name, value in asdict(report.regret).items()},
-        "predicted_hit_ratio": round(report.predicted_hit_ratio, 4),
-        "rejected": report.rejected,
-        "wall_s": round(report.wall_s, 3),
-    }
-
-
-def _summary_json(summary: Summary) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in asdict(summary).items()}
+    regret = {name: rounded(value) for name, value in asdict(report.regret).items()}
+    return {**measured_json(report), "regret": regret, "wall_s": round(report.wall_s, 3)}

@@ -1,4 +1,4 @@
-"""What is simulated: the fleet, the load put on it, and what goes wrong with its news."""
+"""What is simulated: the fleet, and what goes wrong with its news."""
 
 from dataclasses import dataclass
 
@@ -24,20 +24,6 @@ class FleetSpec:
     @property
     def fleet_tokens(self) -> int:
         return self.workers * self.worker_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSpec:
-    """How the trace's requests come. `speedup` divides all its times.
-
-    Open loop: at their timestamps, whatever the fleet does. `closed_loop`: a session's next turn waits for the answer
-    to the one before and then as long as its user did; requests without timestamp always do. `concurrency` bounds the
-    requests that are in flight: who comes then waits for his turn before he is sent, and none of his times run yet.
-    """
-
-    speedup: float = 1.0
-    closed_loop: bool = False
-    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,13 @@
 """What a simulation found, as values: one report for each policy, with the bounds that they are held against."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
 
 from replay.bounds import Bounds
+from replay.measures import LoadSeries, NothingAnswered, Served, TokenCounts, load_series, max_share, tokens_by_worker
 from replay.simulator.flight import Flight
 from replay.stats import Summary, summarize
-
-Times: TypeAlias = NDArray[np.float64]
-LOAD_BUCKETS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +20,6 @@ class Regret:
     routing: float | None
     index: float
     latency_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSeries:
-    """Mean requests in flight of each worker, over LOAD_BUCKETS equal parts of the time until the last answer."""
-
-    bucket_s: float
-    workers: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +41,33 @@ class PolicyReport:
     load: LoadSeries
 
 
-class NothingAnswered(Exception):
-    """Every request was rejected. The message has the first one's reason."""
-
-
 def policy_report(
     flights: Sequence[Flight], workers: int, bounds: Bounds | None, central_ttft_ms: float, wall_s: float
 ) -> PolicyReport:
     """Raises NothingAnswered."""
-    answered = [flight for flight in flights if flight.rejection is None]
-    if not answered:
-        raise NothingAnswered(flights[0].rejection)
-    prompt_tokens = sum(flight.request.input_tokens for flight in answered)
-    hit_ratio = sum(flight.cached_tokens for flight in answered) / prompt_tokens
-    predicted_hit_ratio = sum(flight.predicted_tokens for flight in answered) / prompt_tokens
-    ttft_ms = summarize([_first_token_ms(flight) for flight in answered])
-    itl_ms = list(_between_tokens_ms(answered))
-    load = load_series(answered, workers)
+    served = answered(flights)
+    prompt_tokens = sum(each.tokens.input for each in served)
+    hit_ratio = sum(each.tokens.cached for each in served) / prompt_tokens
+    predicted_tokens = sum(flight.predicted_tokens for flight in flights if flight.rejection is None)
+    predicted_hit_ratio = predicted_tokens / prompt_tokens
+    ttft_ms = summarize([each.ttft_ms for each in served])
+    itl_ms = [each.itl_ms for each in served if each.itl_ms is not None]
+    load = load_series(served, range(workers))
     return PolicyReport(
         hit_ratio=hit_ratio,
         predicted_hit_ratio=predicted_hit_ratio,
         ttft_ms=ttft_ms,
         itl_ms=summarize(itl_ms) if itl_ms else None,
-        e2e_ms=summarize([(_ended_s(flight) - flight.sent_s) * 1e3 for flight in answered]),
-        load_cv=_load_cv(np.array(load.workers)),
-        max_share=_max_share(answered, workers),
+        e2e_ms=summarize([each.e2e_ms for each in served]),
+        load_cv=load.cv,
+        max_share=max_share(tokens_by_worker(served).values()),
         regret=Regret(
             capacity=bounds.infinite - bounds.pooled_lru if bounds else None,
             routing=bounds.pooled_lru - hit_ratio if bounds else None,
             index=predicted_hit_ratio - hit_ratio,
             latency_ms=ttft_ms.mean - central_ttft_ms,
         ),
-        rejected=len(flights) - len(answered),
+        rejected=len(flights) - len(served),
         wall_s=wall_s,
         load=load,
     )
@@ -94,54 +75,24 @@ def policy_report(
 
 def mean_ttft_ms(flights: Sequence[Flight]) -> float:
     """Of the requests that were answered. Raises NothingAnswered."""
-    answered = [flight for flight in flights if flight.rejection is None]
-    if not answered:
+    return fmean(each.ttft_ms for each in answered(flights))
+
+
+def answered(flights: Sequence[Flight]) -> list[Served]:
+    """Those that were not rejected. Raises NothingAnswered."""
+    served = [_served(flight) for flight in flights if flight.rejection is None]
+    if not served:
         raise NothingAnswered(flights[0].rejection)
-    return fmean(map(_first_token_ms, answered))
+    return served
 
 
-def load_series(flights: Sequence[Flight], workers: int) -> LoadSeries:
-    until_s = max(map(_ended_s, flights))
-    edges = np.linspace(0.0, until_s, LOAD_BUCKETS + 1)
-    bucket_s = until_s / LOAD_BUCKETS
-    rows = []
-    for worker in range(workers):
-        mine = [flight for flight in flights if flight.worker == worker]
-        in_flight_s = _elapsed(edges, [flight.sent_s for flight in mine]) - _elapsed(edges, map(_ended_s, mine))
-        rows.append(tuple((np.diff(in_flight_s) / bucket_s).tolist()))
-    return LoadSeries(bucket_s, tuple(rows))
-
-
-def _elapsed(edges: Times, since: Iterable[float]) -> Times:
-    """At each edge, the time since all of `since` that lie before it, summed up."""
-    elapsed: Times = np.maximum(0.0, np.subtract.outer(edges, np.array([*since]))).sum(axis=1)
-    return elapsed
-
-
-def _load_cv(load: Times) -> float:
-    """`load` [workers, buckets]."""
-    return float(load.std(axis=0).sum() / load.mean(axis=0).sum())
-
-
-def _max_share(flights: Sequence[Flight], workers: int) -> float:
-    computed = [0] * workers
-    for flight in flights:
-        computed[flight.worker] += flight.request.input_tokens - flight.cached_tokens + flight.output_tokens
-    return max(computed) / sum(computed)
-
-
-def _between_tokens_ms(flights: Sequence[Flight]) -> Iterator[float]:
-    for flight in flights:
-        if flight.output_tokens > 1:
-            decoding_ms = (_ended_s(flight) - flight.sent_s) * 1e3 - _first_token_ms(flight)
-            yield decoding_ms / (flight.output_tokens - 1)
-
-
-def _first_token_ms(flight: Flight) -> float:
+def _served(flight: Flight) -> Served:
     assert flight.first_token_s is not None, "an answered request has a first token"
-    return (flight.first_token_s - flight.sent_s) * 1e3
-
-
-def _ended_s(flight: Flight) -> float:
     assert flight.ended_s is not None, "an answered request has an end"
-    return flight.ended_s
+    return Served(
+        worker=flight.worker,
+        tokens=TokenCounts(flight.request.input_tokens, flight.cached_tokens, flight.output_tokens),
+        sent_s=flight.sent_s,
+        first_token_s=flight.first_token_s,
+        ended_s=flight.ended_s,
+    )

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from policies.views import Policy
+from replay.arrivals import LoadSpec
 from replay.simulator.agenda import Agenda
 from replay.simulator.central import CentralQueue
 from replay.simulator.flight import Flight
-from replay.simulator.options import Faults, FleetSpec, LoadSpec
+from replay.simulator.options import Faults, FleetSpec
 from replay.simulator.routed import Routed
 from replay.simulator.simulation import Simulation
 from replay.traces.trace import Trace

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from protocol.errors import ApiError
+from replay.arrivals import Arrivals, LoadSpec
 from replay.simulator.agenda import Agenda, Rank
-from replay.simulator.arrivals import Arrivals
 from replay.simulator.dispatcher import Dispatcher
 from replay.simulator.flight import Flight
-from replay.simulator.options import FleetSpec, LoadSpec, Restart
+from replay.simulator.options import FleetSpec, Restart
 from replay.simulator.prompts import prompt_tokens
 from replay.simulator.worker import SimulatedWorker
 from replay.traces.trace import Trace

@@ -1,25 +1,17 @@
-"""A comparison as a table for people, 80 columns wide."""
+"""A comparison as a table for people."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from replay.simulator.comparison import Comparison
 from replay.simulator.report import PolicyReport
+from replay.table import COLUMNS, HIT, measured_table, percent
 
-COLUMNS: dict[str, Callable[[PolicyReport], str]] = {
-    "hit\n%": lambda report: f"{report.hit_ratio:.1%}"[:-1],
-    "pooled\n- hit": lambda report: "-" if report.regret.routing is None else f"{report.regret.routing:.1%}"[:-1],
-    "TTFT\nmean": lambda report: f"{report.ttft_ms.mean:,.0f}",
-    "ms\np50": lambda report: f"{report.ttft_ms.p50:,.0f}",
-    "\np99": lambda report: f"{report.ttft_ms.p99:,.0f}",
-    "ITL\nms": lambda report: "-" if report.itl_ms is None else f"{report.itl_ms.mean:.1f}",
-    "e2e\ns": lambda report: f"{report.e2e_ms.mean / 1e3:.2f}",
-    "load\nCV": lambda report: f"{report.load_cv:.2f}",
-    "most\n%": lambda report: f"{report.max_share:.1%}"[:-1],
-    "refused\n": lambda report: f"{report.rejected:,}",
+POLICY_COLUMNS: Mapping[str, Callable[[PolicyReport], str]] = {
+    HIT: COLUMNS[HIT],
+    "pooled\n- hit": lambda report: percent(report.regret.routing),
+    **COLUMNS,
 }
 
 
@@ -29,13 +21,7 @@ def as_table(comparison: Comparison) -> RenderableType:
         f"{len(trace.requests):,} requests ({trace.format}), {spec.workers} workers of {spec.blocks:,} blocks of "
         f"{spec.block_size} tokens"
     )
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("policy", overflow="fold")
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, report in comparison.policies.items():
-        table.add_row(name, *(cell(report) for cell in COLUMNS.values()))
-    return Group(table, _bounds(comparison))
+    return Group(measured_table(title, "policy", comparison.policies, POLICY_COLUMNS), _bounds(comparison))
 
 
 def _bounds(comparison: Comparison) -> str:

@@ -132,7 +132,7 @@ def test_a_trace_of_lengths_says_that_hits_cannot_be_known(tmp_path: Path) -> No
         (["--speedup", "0"], "0.0 is not in the range"),
         (["--loss", "1"], "1.0 is not in the range"),
         (["--max-batched-tokens", "100"], "must be at least --max-num-seqs"),
-        (["--blocks", "3"], "every request was rejected"),
+        (["--blocks", "3"], "every request failed"),
     ],
 )
 def test_wrong_options_are_refused_with_what_is_allowed(trace: Path, arguments: list[str], problem: str) -> None:

@@ -1,42 +1,26 @@
 """Small traces and fleets, and what became of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from policies.registry import make_policy
+from replay.arrivals import LoadSpec
 from replay.simulator.flight import Flight
-from replay.simulator.options import Faults, FleetSpec, LoadSpec
+from replay.simulator.options import Faults, FleetSpec
 from replay.simulator.run import Scenario, simulate
-from replay.traces.trace import Trace, TraceRequest
+from replay.traces.trace import Trace
 from worker.timing import Linear
 
-BLOCK_TOKENS = 32
+BLOCK_TOKENS = 32  # of make_trace
 
 MakeTrace = Callable[..., Trace]
 Run = Callable[..., list[Flight]]
 
 
-def requests_of(rows: Sequence[dict[str, object]]) -> Trace:
-    """Rows with what a test cares for; names for blocks are made up where a row has none."""
-    fresh = 1_000_000
-    requests = []
-    for row in rows:
-        blocks = -(-int(str(row["input_tokens"])) // BLOCK_TOKENS)
-        named = {"hash_ids": tuple(range(fresh, fresh + blocks)), "output_tokens": 1, "arrival_s": 0.0}
-        fresh += blocks
-        requests.append(TraceRequest(**(named | row)))  # type: ignore[arg-type]
-    return Trace("test", tuple(requests), BLOCK_TOKENS, True)
-
-
 @pytest.fixture
-def make_trace() -> MakeTrace:
-    return requests_of
-
-
-@pytest.fixture
-def sessions() -> Trace:
+def sessions(make_trace: MakeTrace) -> Trace:
     """Sixty conversations of one to four turns behind one of three system prompts, a little faster than four workers of
     256 blocks like."""
     rng, rows = Random(7), []
@@ -57,7 +41,7 @@ def sessions() -> Trace:
                 }
             )
             at_s += rng.uniform(1, 5)
-    return requests_of(sorted(rows, key=lambda row: row["arrival_s"]))
+    return make_trace(sorted(rows, key=lambda row: row["arrival_s"]))
 
 
 SMALL = FleetSpec(Linear(20_000.0, 10.0), workers=4, blocks=256, block_size=16, max_batched_tokens=256, max_num_seqs=8)

@@ -3,8 +3,9 @@
 import pytest
 
 from replay.bounds import Bounds
+from replay.measures import LOAD_BUCKETS, NothingAnswered, load_series
 from replay.simulator.flight import Flight
-from replay.simulator.report import LOAD_BUCKETS, NothingAnswered, load_series, policy_report
+from replay.simulator.report import answered, policy_report
 from replay.traces.trace import TraceRequest
 
 
@@ -49,7 +50,7 @@ def test_all_rejected_is_an_error_with_the_reason() -> None:
 
 
 def test_load_over_time_is_the_mean_in_each_bucket() -> None:
-    series = load_series(FLIGHTS, 3)
+    series = load_series(answered(FLIGHTS), range(3))
     first, second, idle = series.workers
     assert (len(first), series.bucket_s) == (LOAD_BUCKETS, pytest.approx(0.1))
     assert first[0] == pytest.approx(2), "two in flight"

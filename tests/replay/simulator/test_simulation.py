@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from replay.arrivals import LoadSpec
 from replay.bounds import bounds
 from replay.simulator.flight import Flight
-from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
+from replay.simulator.options import Faults, FleetSpec, Restart
 from replay.simulator.run import Scenario, simulate_central
 from replay.traces.trace import Trace
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from policies.registry import make_policy
+from replay.arrivals import LoadSpec
 from replay.simulator.flight import Flight
-from replay.simulator.options import Faults, FleetSpec, LoadSpec
+from replay.simulator.options import Faults, FleetSpec
 from replay.simulator.report import policy_report
 from replay.simulator.run import Scenario, simulate
 from replay.traces.reader import read_trace

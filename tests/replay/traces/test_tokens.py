@@ -68,3 +68,10 @@ def test_every_process_makes_the_same_tokens(samples):
 def test_a_vocabulary_in_steps():
     trace = trace_of([[1, 2]], [16], 16)
     assert set(TokenExpander(trace, range(5, 50, 10)).token_ids(trace.requests[0])) <= {5, 15, 25, 35, 45}
+
+
+def test_another_seed_makes_other_tokens():
+    trace = trace_of([[1, 2]], [16], 16)
+    first, again, other = (TokenExpander(trace, VOCABULARY, seed).token_ids(trace.requests[0]) for seed in (1, 1, 2))
+    assert first == again
+    assert first[:4] != other[:4]

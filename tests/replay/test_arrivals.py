@@ -1,7 +1,6 @@
 """When requests come: by the clock, after an answer, or both."""
 
-from replay.simulator.arrivals import Arrivals
-from replay.simulator.options import LoadSpec
+from replay.arrivals import Arrivals, LoadSpec
 
 ROWS = [
     {"input_tokens": 8, "arrival_s": 0.0, "session": "a"},

@@ -1,13 +1,27 @@
 """When each request of a trace is sent."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from replay.simulator.options import LoadSpec
 from replay.traces.trace import Trace
 
 
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """How the trace's requests come. `speedup` divides all its times.
+
+    Open loop: at their timestamps, whatever the fleet does. `closed_loop`: a session's next turn waits for the answer
+    to the one before and then as long as its user did; requests without timestamp always do. `concurrency` bounds the
+    requests that are in flight: who comes then waits for his turn before he is sent, and none of his times run yet.
+    """
+
+    speedup: float = 1.0
+    closed_loop: bool = False
+    concurrency: int | None = None
+
+
 class Arrivals:
-    """Requests are told by their number in the trace; times are those of the simulation."""
+    """Requests are told by their number in the trace; times count from the replay's beginning, in seconds."""
 
     def __init__(self, trace: Trace, load: LoadSpec) -> None:
         self._requests, self._load = trace.requests, load

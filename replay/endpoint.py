@@ -1,0 +1,51 @@
+"""An OpenAI-compatible endpoint as a command names it: its URL, and the model that it serves."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+
+class UnusableEndpoint(Exception):
+    """Nothing can be measured there. The message says where, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`context_tokens` is what prompt and answer may have together; None: the endpoint does not say."""
+
+    name: str
+    context_tokens: int | None = None
+
+
+def base_url(text: str) -> str:
+    """`http://HOST:PORT` with neither /v1 nor a slash at its end. Raises ValueError for anything but an HTTP URL."""
+    url = urlsplit(text)
+    url.port  # noqa: B018 - raises for what is no port
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+        raise ValueError(f"{text!r} is no URL of a server: expected http://HOST:PORT")
+    return text.rstrip("/").removesuffix("/v1")
+
+
+async def served_model(session: aiohttp.ClientSession, url: str, name: str | None) -> Model:
+    """The only model that is served there, or the one of this `name`, whether it is listed or not: some routers list
+    none of those that they serve. Raises UnusableEndpoint."""
+    models = {model.name: model for model in await _models(session, url + "/v1/models")}
+    if name is not None:
+        return models.get(name, Model(name))
+    if len(models) != 1:
+        raise UnusableEndpoint(f"{url} serves {', '.join(models) or 'no model'}: say which with --model")
+    return next(iter(models.values()))
+
+
+async def _models(session: aiohttp.ClientSession, url: str) -> list[Model]:
+    try:
+        async with session.get(url) as response:
+            body = await response.read()
+    except (aiohttp.ClientError, OSError) as error:
+        raise UnusableEndpoint(f"{url}: {str(error) or type(error).__name__}") from error
+    try:
+        return [Model(card["id"], card.get("max_model_len")) for card in orjson.loads(body)["data"]]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise UnusableEndpoint(f"{url} answered {response.status} and no list of models") from error
