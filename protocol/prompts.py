@@ -106,11 +106,11 @@ def _auto_tokenizer() -> Any:
     """transformers' AutoTokenizer, imported when first needed.
 
     transformers imports all of torch wherever it is installed, which takes 2 to 3 s and 200 MB, though tokenizers have
-    no use for it. So it finds none here, unless torch is loaded already; whoever wants its models too imports them
-    before.
+    no use for it. So it finds none here, unless one of the two is loaded already: transformers looks once, and then
+    believes what it saw. Whoever wants its models too imports them before.
     """
     modules = cast(dict[str, object], sys.modules)
-    hidden = "torch" not in modules
+    hidden = modules.keys().isdisjoint(("torch", "transformers"))
     if hidden:
         modules["torch"] = None  # `import torch` raises ModuleNotFoundError
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that it found no torch
