@@ -12,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from policies.registry import DEFAULT, NAMES, make_policy
 from policies.views import Policy
+from replay.html.page import as_html
+from replay.output import OutputPath
 from replay.simulator.comparison import Comparison, as_json, compare
 from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
 from replay.simulator.report import NothingAnswered
@@ -87,14 +89,14 @@ class Policies(click.ParamType[dict[str, Policy]]):
 @click.option("--restart", "restarts", type=RestartType(), multiple=True, help="A worker loses all it has: 0@60.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--step-by-step", is_flag=True, help="Each decode pass by itself: the same result, slowly.")
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the result here, too."
-)
+@click.option("--json", "json_path", type=OutputPath(), help="Write the result here, too.")
+@click.option("--html", "html_path", type=OutputPath(), help="Write it as a page with charts, too.")
 def replay(
     trace_path: Path,
     policies: Sequence[dict[str, Policy]],
     limit: int | None,
     json_path: Path | None,
+    html_path: Path | None,
     **options: Any,
 ) -> None:
     """Replay TRACE through a simulated fleet under each policy: hit ratios against their bounds, latency, balance.
@@ -111,6 +113,8 @@ def replay(
         raise click.ClickException(f"every request was rejected: {error}") from error
     if json_path is not None:
         json_path.write_bytes(orjson.dumps(as_json(comparison), option=orjson.OPT_INDENT_2))
+    if html_path is not None:
+        html_path.write_text(as_html(comparison, trace_path.resolve().name), encoding="utf-8")
     Console().print(as_table(comparison))
 
 

@@ -40,11 +40,13 @@ class LoadSeries:
 class PolicyReport:
     """Times of all requests that were answered: to the first token, between tokens (each request's mean; None if all
     answers have one token), to the end. `load_cv` is the standard deviation of the workers' requests in flight by
-    their mean, over all buckets; `max_share` the largest worker's part of all tokens that were computed."""
+    their mean, over all buckets; `max_share` the largest worker's part of all tokens that were computed.
+    `ttft_quantiles_ms` are the 0th to the 100th percentile."""
 
     hit_ratio: float
     predicted_hit_ratio: float
     ttft_ms: Summary
+    ttft_quantiles_ms: tuple[float, ...]
     itl_ms: Summary | None
     e2e_ms: Summary
     load_cv: float
@@ -69,13 +71,15 @@ def policy_report(
     prompt_tokens = sum(flight.request.input_tokens for flight in answered)
     hit_ratio = sum(flight.cached_tokens for flight in answered) / prompt_tokens
     predicted_hit_ratio = sum(flight.predicted_tokens for flight in answered) / prompt_tokens
-    ttft_ms = summarize([_first_token_ms(flight) for flight in answered])
+    first_token_ms = [_first_token_ms(flight) for flight in answered]
+    ttft_ms = summarize(first_token_ms)
     itl_ms = list(_between_tokens_ms(answered))
     load = load_series(answered, workers)
     return PolicyReport(
         hit_ratio=hit_ratio,
         predicted_hit_ratio=predicted_hit_ratio,
         ttft_ms=ttft_ms,
+        ttft_quantiles_ms=tuple(np.percentile(first_token_ms, np.arange(101)).tolist()),
         itl_ms=summarize(itl_ms) if itl_ms else None,
         e2e_ms=summarize([(_ended_s(flight) - flight.sent_s) * 1e3 for flight in answered]),
         load_cv=_load_cv(np.array(load.workers)),
