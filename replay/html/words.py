@@ -9,8 +9,8 @@ from replay.html.numbers import SPACE, count, duration, percent
 from replay.html.ranking import Ranked, baseline, first_to_finish
 from replay.simulator.comparison import Comparison
 from replay.simulator.options import Faults, FleetSpec, LoadSpec
-from replay.simulator.timing import Timing
 from replay.traces.trace import Trace
+from worker.timing import Timing
 
 
 def facts(comparison: Comparison) -> dict[str, str]:

@@ -8,8 +8,8 @@ from policies.registry import make_policy
 from replay.simulator.comparison import Comparison, compare
 from replay.simulator.options import Faults, FleetSpec, LoadSpec, Restart
 from replay.simulator.run import Scenario
-from replay.simulator.timing import Linear
 from replay.traces.mix import Mix, generate_mix
+from worker.timing import Linear
 
 SPEC = FleetSpec(Linear(20_000.0, 10.0), workers=4, blocks=2000, block_size=16)
 FAULTS = Faults(lag_s=0.5, loss=0.1, restarts=(Restart(2, 20.0),))
