@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-engines test-gpu lint format bench clean
+.PHONY: demo test test-browser test-engines test-gpu lint format bench clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -15,7 +15,13 @@ demo: $(READY)  ## two real engines behind the router, round robin against cache
 	$(BIN)/warmroute demo
 
 test: $(READY)  ## the fast suite
-	$(BIN)/pytest -q -n 2 -m 'not engines and not gpu'
+	$(BIN)/pytest -q -n 2 -m 'not browser and not engines and not gpu'
+
+test-browser: $(READY)  ## the report's page in a real Chromium, installed from Debian's packages where there is none
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	$(BIN)/pytest -q -m browser
 
 test-engines: $(READY)  ## against a real vLLM: VLLM=path/to/vllm
 	$(BIN)/pytest -q -m engines

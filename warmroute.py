@@ -1,4 +1,4 @@
-"""The front door: `warmroute worker | router | replay | demo`. It parses nothing; each room brings its own command."""
+"""The front door: `warmroute worker | router | replay | trace | demo`. It parses nothing; each room brings its own."""
 
 import importlib
 from typing import Any
@@ -9,6 +9,7 @@ COMMANDS = {
     "worker": "worker.cli:worker",
     "router": "router.cli:router",
     "replay": "replay.cli:replay",
+    "trace": "replay.traces.cli:trace",
     "demo": "replay.demo.cli:demo",
 }
 
@@ -16,6 +17,7 @@ HELP = {
     "worker": "Serve a model: an engine with a prefix cache that publishes its KV events.",
     "router": "The gateway: place OpenAI-style requests where their prompt is cached.",
     "replay": "Measure placement policies on a trace of real traffic, in a simulated fleet.",
+    "trace": "Read, convert and generate traces, and what they have to share.",
     "demo": "Two workers and the router on this machine: round robin against cache-aware placement.",
 }
 

@@ -104,6 +104,7 @@ real = partial(click.option, cls=ModeOption, modes=(Mode.LIVE, Mode.CALIBRATION)
 @calibrated("--sequences", "max_sequences", type=COUNT, default=32, show_default=True, help="At most so many at once.")
 @calibrated("--output", "output_path", type=OutputPath(), help="Write the profile here.")
 @traced("--json", "json_path", type=OutputPath(), help="Write the result here, too.")
+@simulated("--html", "html_path", type=OutputPath(), help="Write it as a page with charts, too.")
 @click.pass_context
 def replay(
     ctx: click.Context, /, trace_path: Path | None, live_url: str | None, calibrate_url: str | None, **_: Any
@@ -137,7 +138,7 @@ def _replay(ctx: click.Context, trace_path: Path | None, live_url: str | None) -
     trace = _trace(trace_path, options.pop("tokenizer"), options.pop("window_s"), options.pop("limit"))
     load = LoadSpec(options.pop("speedup"), options.pop("closed_loop"), options.pop("concurrency"))
     if live_url is None:
-        run_simulation(trace, load, **options)
+        run_simulation(trace, load, trace_name=trace_path.resolve().name, **options)
     else:
         run_live(trace, load, live_url, **options)
 

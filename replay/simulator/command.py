@@ -8,6 +8,7 @@ import click
 
 from policies.views import Policy
 from replay.arrivals import LoadSpec
+from replay.html.page import as_html
 from replay.output import progress_bars, show, write_json
 from replay.simulator.comparison import Comparison, as_json, compare
 from replay.simulator.options import Faults, FleetSpec, Restart
@@ -17,13 +18,22 @@ from replay.traces.trace import Trace
 
 
 def run_simulation(
-    trace: Trace, load: LoadSpec, *, policies: Sequence[dict[str, Policy]], json_path: Path | None, **scenario: Any
+    trace: Trace,
+    load: LoadSpec,
+    *,
+    trace_name: str,
+    policies: Sequence[dict[str, Policy]],
+    json_path: Path | None,
+    html_path: Path | None,
+    **scenario: Any,
 ) -> None:
     """Raises NothingAnswered, click.UsageError for options that do not fit together, and OSError."""
     named = {name: policy for each in policies for name, policy in each.items()}
     comparison = _compare(trace, _scenario(load, **scenario), named)
     if json_path is not None:
         write_json(json_path, as_json(comparison))
+    if html_path is not None:
+        html_path.write_text(as_html(comparison, trace_name), encoding="utf-8")
     show(as_table(comparison))
 
 

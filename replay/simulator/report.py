@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from replay.bounds import Bounds
 from replay.measures import LoadSeries, NothingAnswered, Served, TokenCounts, load_series, max_share, tokens_by_worker
 from replay.simulator.flight import Flight
@@ -26,11 +28,13 @@ class Regret:
 class PolicyReport:
     """Times of all requests that were answered: to the first token, between tokens (each request's mean; None if all
     answers have one token), to the end. `load_cv` is the standard deviation of the workers' requests in flight by
-    their mean, over all buckets; `max_share` the largest worker's part of all tokens that were computed."""
+    their mean, over all buckets; `max_share` the largest worker's part of all tokens that were computed.
+    `ttft_quantiles_ms` are the 0th to the 100th percentile."""
 
     hit_ratio: float
     predicted_hit_ratio: float
     ttft_ms: Summary
+    ttft_quantiles_ms: tuple[float, ...]
     itl_ms: Summary | None
     e2e_ms: Summary
     load_cv: float
@@ -50,13 +54,15 @@ def policy_report(
     hit_ratio = sum(each.tokens.cached for each in served) / prompt_tokens
     predicted_tokens = sum(flight.predicted_tokens for flight in flights if flight.rejection is None)
     predicted_hit_ratio = predicted_tokens / prompt_tokens
-    ttft_ms = summarize([each.ttft_ms for each in served])
+    first_token_ms = [each.ttft_ms for each in served]
+    ttft_ms = summarize(first_token_ms)
     itl_ms = [each.itl_ms for each in served if each.itl_ms is not None]
     load = load_series(served, range(workers))
     return PolicyReport(
         hit_ratio=hit_ratio,
         predicted_hit_ratio=predicted_hit_ratio,
         ttft_ms=ttft_ms,
+        ttft_quantiles_ms=tuple(np.percentile(first_token_ms, np.arange(101)).tolist()),
         itl_ms=summarize(itl_ms) if itl_ms else None,
         e2e_ms=summarize([each.e2e_ms for each in served]),
         load_cv=load.cv,

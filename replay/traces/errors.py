@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where in a file a row is: a line, an item of a JSON list, or nothing smaller than the file."""
+    """Where in a file a row is: a line, an item of a JSON list or a Parquet table, or nothing smaller than the file."""
 
     file: str
     line: int | None = None

@@ -17,6 +17,12 @@ from replay.traces.trace import Trace
 PLACE = Place("generated")
 VOCABULARY = range(1000, 50000)
 BLOCK_TOKENS = 16
+SMALL_WORKLOADS = {
+    "shared-system-prompt": "A hundred short questions behind one long system prompt.",
+    "multi-turn": "Twenty conversations of eight turns.",
+    "few-shot": "A hundred questions behind two to five of the same examples.",
+    "parallel-sampling": "Thirty problems, eight answers to each.",
+}
 
 
 def small_workloads(seed: int = 0, answer_tokens: int = 100) -> dict[str, Trace]:
@@ -25,12 +31,13 @@ def small_workloads(seed: int = 0, answer_tokens: int = 100) -> dict[str, Trace]
     `answer_tokens` is the length of the answers that no later prompt contains.
     """
     rng = Random(seed)  # one for all four, which draw from it in this order
-    return {
-        "shared-system-prompt": generated("shared-system-prompt", _shared_system_prompt(rng, answer_tokens)),
-        "multi-turn": generated("multi-turn", _multi_turn(rng)),
-        "few-shot": generated("few-shot", _few_shot(rng, answer_tokens)),
-        "parallel-sampling": generated("parallel-sampling", _parallel_sampling(rng, answer_tokens)),
-    }
+    rows = (
+        _shared_system_prompt(rng, answer_tokens),
+        _multi_turn(rng),
+        _few_shot(rng, answer_tokens),
+        _parallel_sampling(rng, answer_tokens),
+    )
+    return {name: generated(name, each) for name, each in zip(SMALL_WORKLOADS, rows, strict=True)}
 
 
 def generated(name: str, rows: Iterable[Row]) -> Trace:

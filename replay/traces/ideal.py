@@ -18,7 +18,7 @@ def ideal_hit_ratio(trace: Trace, caches: int = 1) -> float:
     long conversations. A prompt's last token is always computed. Raises ValueError for a trace of lengths only.
     """
     if not trace.has_prefixes:
-        raise ValueError(f"a {trace.format} trace has lengths only: what its prompts share cannot be known")
+        raise ValueError(f"the {trace.format} trace has lengths only: what its prompts share cannot be known")
     held: list[set[int]] = [set() for _ in range(caches)]
     hit_tokens = 0
     for place, request in enumerate(trace.requests):

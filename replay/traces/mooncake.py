@@ -2,7 +2,8 @@
 
 Mooncake (FAST'25): `timestamp` (ms), `input_length`, `output_length`, `hash_ids` of 512 tokens. vLLM's `timed_trace`
 reads the same. aiperf: instead of `input_length` also `text_input`, `messages` with `tools`, or a whole request body as
-`payload`; `session_id` and `delay` (ms) for closed-loop turns. Dynamo's replay: aliases, and `output_token_ids`.
+`payload`; `session_id` and `delay` (ms) for closed-loop turns. Dynamo's replay: aliases, and `output_token_ids`. Our
+own writer: `block_size`, where a hash is of another number of tokens.
 """
 
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ def _row(fields: Fields) -> Row:
         input_tokens=fields.count(prompt, least=1) if measured else None,
         output_tokens=_output_tokens(fields),
         hashes=fields.hashes("hash_ids") if measured and "hash_ids" in fields else None,
+        block_tokens=fields.count("block_size", least=1) if "block_size" in fields else None,
         prompt=None if measured else _prompt(fields, prompt),
         arrival_s=_seconds(fields, fields.either("timestamp", "created_time")),
         delay_s=_seconds(fields, fields.either("delay", "delay_ms")),

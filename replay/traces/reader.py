@@ -5,6 +5,7 @@ from pathlib import Path
 
 from replay.traces.assembly import Defaults, assemble
 from replay.traces.bailian import BAILIAN
+from replay.traces.baseten import BASETEN
 from replay.traces.errors import FormatError, Place
 from replay.traces.lengths import AZURE, BURSTGPT, DECISIONS
 from replay.traces.mooncake import MOONCAKE
@@ -20,6 +21,7 @@ from replay.traces.weka import WEKA
 FORMATS: tuple[Format, ...] = (
     RECORDER,
     BAILIAN,
+    BASETEN,
     WEKA,
     LMCACHE,
     SHAREGPT,

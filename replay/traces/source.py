@@ -1,4 +1,4 @@
-"""Files as streams of plain values: gzip or not, JSON lines, JSON documents, CSV tables, directories of them.
+"""Files as streams of plain values: JSON lines, JSON documents, CSV tables, gzip or not; Parquet; directories of them.
 
 What a file is follows from its content, never from its name.
 """
@@ -14,14 +14,15 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import orjson
 
 from replay.traces.errors import FormatError, Place
+from replay.traces.parquet import PARQUET_MAGIC, parquet_rows
 
 GZIP_MAGIC = b"\x1f\x8b"
-IN_DIRECTORIES = {".json", ".jsonl", ".csv"}
+IN_DIRECTORIES = {".json", ".jsonl", ".csv", ".parquet"}
 """A directory may hold a README beside its traces."""
 
 
 class Value(NamedTuple):
-    """One row: a JSON object, or a CSV row by its header's names with numbers parsed."""
+    """One row: a JSON object, a row of a Parquet file, or one of a CSV table with numbers parsed."""
 
     place: Place
     fields: dict[str, Any]
@@ -45,7 +46,10 @@ def _read_file(path: Path) -> Iterator[Value]:
             file.seek(0)
             if not first:
                 return
-            if first[:1] not in (b"{", b"["):
+            if first.startswith(PARQUET_MAGIC):
+                rows = enumerate(parquet_rows(file, str(path)), 1)
+                yield from (Value(Place(str(path), item=number), row) for number, row in rows)
+            elif first[:1] not in (b"{", b"["):
                 yield from _csv_rows(file, str(path))
             elif first.startswith(b"{") and _is_json(first):
                 yield from _json_lines(file, str(path))

@@ -60,6 +60,23 @@ def test_json_has_all_that_is_promised(trace: Path, tmp_path: Path) -> None:
         assert set(policy["regret"]) == {"capacity", "routing", "index", "latency_ms"}
 
 
+def test_the_page_names_trace_and_policies(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "result.html"
+    result = run(trace, "--limit", 10, "--html", path)
+    assert result.exit_code == 0, result.output
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert all(name in page for name in ("trace.jsonl", "expected_work", "round_robin"))
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_place_to_write_is_checked_before_anything_runs(trace: Path, tmp_path: Path, option: str) -> None:
+    result = run(trace, option, tmp_path / "none" / "result")
+    assert result.exit_code == 2
+    assert "there is no folder" in " ".join(result.output.split())
+    assert "central queue" not in result.output
+
+
 def test_all_policies_run(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = run(trace, "--policy", "all", "--limit", 10, "--json", path)

@@ -27,6 +27,10 @@ def test_every_number() -> None:
     assert report.hit_ratio == pytest.approx(96 / 300)
     assert report.predicted_hit_ratio == pytest.approx(108 / 300)
     assert report.ttft_ms.mean == pytest.approx(4000 / 3)
+    assert len(report.ttft_quantiles_ms) == 101
+    assert [report.ttft_quantiles_ms[percent] for percent in (0, 25, 75, 100)] == pytest.approx(
+        [1000, 1000, 1500, 2000]
+    )
     assert report.itl_ms is not None
     assert report.itl_ms.mean == pytest.approx((100 + 200) / 2), "an answer of one token has no time between tokens"
     assert report.e2e_ms.p50 == pytest.approx(4000)

@@ -37,6 +37,10 @@ def problem(tmp_path, content: str | bytes, name: str = "t.jsonl") -> str:
         ('{"input_length": 5, "output_length": 2, "hash_ids": 7}', ", line 2: 'hash_ids' is 7; expected a list of"),
         ('{"input_length": 5, "output_length": 2, "hash_ids": [1.5]}', ", line 2: 'hash_ids' is [1.5]; expected a"),
         ('{"input_length": 5, "output_length": 2, "hash_ids": [1, 2]}', ", line 2: has 2 hashes for 5 tokens; expect"),
+        (
+            '{"input_length": 5, "output_length": 2, "block_size": 0}',
+            ", line 2: 'block_size' is 0; expected a whole num",
+        ),
         ('{"input_length": 5, "output_length": 2, "timestamp": "1"}', ", line 2: 'timestamp' is '1'; expected a num"),
         ('{"input_length": 5, "output_length": 2, "session_id": []}', ", line 2: 'session_id' is []; expected a te"),
         ('{"text_input": "", "output_length": 2}', ", line 2: has an empty prompt; expected at least one token"),

@@ -23,7 +23,7 @@ def test_blocks_of_512_tokens_come_back_as_they_were(samples, tmp_path, name):
 def test_other_blocks_come_back_if_written_in_their_size(samples, tmp_path, name):
     trace = read_trace(samples / name)
     write_mooncake(trace, tmp_path / "out", trace.block_tokens)
-    again = read_trace(tmp_path / "out", block_tokens=trace.block_tokens)
+    again = read_trace(tmp_path / "out")
     numbers: dict[int, int] = {}
     renumbered = tuple(
         replace(r, prompt=None, hash_ids=tuple(numbers.setdefault(each, len(numbers)) for each in r.hash_ids))

@@ -1,0 +1,35 @@
+"""Numbers as people read them. Units stand behind a space that does not break."""
+
+SPACE = "\u00a0"
+MINUS = "\u2212"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}{SPACE}%"
+
+
+def points(share: float) -> str:
+    """A difference of two shares, in points of a hundred, with its sign."""
+    return signed(100 * share, digits=1)
+
+
+def signed(value: float, digits: int) -> str:
+    text = f"{abs(value):,.{digits}f}"
+    if not float(text.replace(",", "")):
+        return text
+    return (MINUS if value < 0 else "+") + text
+
+
+def duration(ms: float) -> str:
+    """Three digits or so, in the unit that suits."""
+    if ms < 1000:
+        return f"{ms:.3g}{SPACE}ms"
+    seconds = ms / 1e3
+    if seconds < 100:
+        return f"{seconds:.3g}{SPACE}s"
+    minutes = seconds / 60
+    return f"{minutes:.3g}{SPACE}min" if minutes < 100 else f"{minutes / 60:.3g}{SPACE}h"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,}{SPACE}{noun}{'' if number == 1 else 's'}"
