@@ -46,6 +46,6 @@ async def _models(session: aiohttp.ClientSession, url: str) -> list[Model]:
     except (aiohttp.ClientError, OSError) as error:
         raise UnusableEndpoint(f"{url}: {str(error) or type(error).__name__}") from error
     try:
-        return [Model(card["id"], card.get("max_model_len")) for card in orjson.loads(body)["data"]]
+        return [Model(str(card["id"]), card.get("max_model_len")) for card in orjson.loads(body)["data"]]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise UnusableEndpoint(f"{url} answered {response.status} and no list of models") from error

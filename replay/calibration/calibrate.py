@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.calibration.engine import HttpEngine
-from replay.calibration.fit import Fitted, compare, fit_profile
+from replay.calibration.fit import Fitted, fit_profile, residuals
 from replay.calibration.measure import ANSWER_TOKENS, CalibrationFailed, Measurement, make_plan
 from replay.client import open_session
 from replay.endpoint import served_model
@@ -47,4 +47,4 @@ async def calibrate(
         measurement = Measurement(engine, subject.vocabulary, np.random.default_rng(), on_answered)
         prefill, decode = await measurement.run(plan)
     profile = fit_profile(prefill, decode)
-    return Calibration(profile, tuple(compare(profile, prefill, decode)))
+    return Calibration(profile, tuple(residuals(profile, prefill, decode)))

@@ -77,7 +77,7 @@ def _candidates(columns: Floats, values: Floats) -> Iterator[Floats]:
                 yield x
 
 
-def compare(profile: Profile, prefill: Sequence[PrefillPoint], decode: Sequence[DecodePoint]) -> list[Fitted]:
+def residuals(profile: Profile, prefill: Sequence[PrefillPoint], decode: Sequence[DecodePoint]) -> list[Fitted]:
     """Each point beside what the profile says to it."""
 
     def decode_ms(sequences: int, kv_tokens: float) -> float:

@@ -1,4 +1,4 @@
 """A trace over HTTP: the same requests as the simulator's, sent in real time to any OpenAI-compatible endpoint.
 
-`run.replay_live` sends a trace and says what came of it; `report` has the numbers.
+`replay.replay_live` sends a trace and says what came of it; `report` has the numbers.
 """

@@ -93,8 +93,8 @@ class LoadClient:
 
 
 class Reading:
-    """An answer as it comes in. Its events are parsed up to the first token, and then only the end's: to parse all of
-    them would cost this client more than anything else that it does."""
+    """An answer as it comes in. Its events are parsed up to the first token, and then only the last ones: to parse all
+    of them takes as long as to receive them, and nothing more is asked of them."""
 
     def __init__(self) -> None:
         self._events = EventReader()

@@ -30,7 +30,8 @@ def run_live(
 ) -> None:
     """Without `seed` the prompts are others than those of any run before, which the workers may have cached.
 
-    Raises UnusableEndpoint, NothingAnswered, Interrupted, and OSError."""
+    Raises UnusableEndpoint, NothingAnswered, Interrupted, and OSError.
+    """
     if seed is None:
         seed = randrange(MAX_SEED)
     target = Target(url, Api(api) if api else None, model, vocabulary, seed, worker_urls)

@@ -1,13 +1,13 @@
 """One live replay from beginning to end: find the model, prepare, send, count."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
 
 from replay.arrivals import LoadSpec
 from replay.client import open_session
-from replay.endpoint import served_model
+from replay.endpoint import UnusableEndpoint, served_model
 from replay.live.client import Api, LoadClient
 from replay.live.counters import read_counters
 from replay.live.prompts import make_prompts
@@ -44,8 +44,7 @@ async def replay_live(trace: Trace, load: LoadSpec, target: Target, on_ended: Ca
         prompt_of = await make_prompts(trace, client, target.vocabulary, target.seed)
         before = await _counters(session, target.workers)
         sent = await LiveRun(trace, load, client, prompt_of, on_ended=on_ended).run()
-        after = await _counters(session, target.workers)
-    counted = {worker: after[worker] - before[worker] for worker in target.workers}
+        counted = await _counted_since(before, session)
     infinite_hit_ratio = ideal_hit_ratio(trace) if trace.has_prefixes else None
     return LiveResult(
         trace, load, target.url, api, model.name, target.seed, live_report(sent, counted), infinite_hit_ratio
@@ -54,6 +53,15 @@ async def replay_live(trace: Trace, load: LoadSpec, target: Target, on_ended: Ca
 
 def _usual_api(trace: Trace) -> Api:
     return Api.CHAT if any(isinstance(request.prompt, Chat) for request in trace.requests) else Api.COMPLETIONS
+
+
+async def _counted_since(before: Mapping[str, TokenCounts], session: aiohttp.ClientSession) -> dict[str, TokenCounts]:
+    """Empty if one of the workers is gone by now: what it did, and so its share, cannot be known."""
+    try:
+        after = await _counters(session, list(before))
+    except UnusableEndpoint:
+        return {}
+    return {worker: after[worker] - before[worker] for worker in before}
 
 
 async def _counters(session: aiohttp.ClientSession, workers: Sequence[str]) -> dict[str, TokenCounts]:

@@ -44,8 +44,8 @@ class LiveReport:
     does); times as in the simulator's reports.
 
     `hit_ratio` is what the answers' usage says, or else the workers' counters, or None. `load_cv` and `max_share` are
-    None where nobody says which worker served what. `lag_ms` is how much later than planned requests were sent: a
-    client that lags cannot keep up, and what it measures is its own slowness.
+    None where nobody says which worker served what, or if those that were asked did nothing. `lag_ms` is how much
+    later than planned requests were sent: a client that lags cannot keep up, and what it measures is its own slowness.
     """
 
     hit_ratio: float | None
@@ -83,7 +83,7 @@ def live_report(sent: Sequence[Sent], counted: Mapping[str, TokenCounts]) -> Liv
         itl_ms=summarize(itl_ms) if itl_ms else None,
         e2e_ms=summarize([each.e2e_ms for each in served]),
         load_cv=None if None in names else load_series(served, names).cv,
-        max_share=max_share(workers.values()) if workers else None,
+        max_share=max_share(workers.values()) if any(each.computed for each in workers.values()) else None,
         rejected=len(sent) - len(served),
         failures=failures,
         requests=len(sent),

@@ -46,7 +46,7 @@ class LiveRun:
         self._on_ended = on_ended
         self._schedule = Schedule(trace, load)
         self._bodies: dict[int, bytes] = {}  # at most LOOKAHEAD
-        self._sent: list[Sent] = []
+        self._sent: list[Sent] = []  # one for each request that has ended
         self._ended = asyncio.Event()  # since the schedule was last asked
         self._began_s = 0.0
 

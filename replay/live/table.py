@@ -14,8 +14,8 @@ SHOWN_FAILURES = 5
 
 def as_table(result: LiveResult) -> RenderableType:
     report, trace = result.report, result.trace
-    title = f"{report.requests:,} requests ({trace.format}) to {result.model} in {report.duration_s:,.0f} s"
-    parts: list[RenderableType] = [measured_table(title, "endpoint", {result.url: report})]
+    title = f"{report.requests:,} requests ({trace.format}) to {result.url} in {report.duration_s:,.0f} s"
+    parts: list[RenderableType] = [measured_table(title, "model", {result.model: report})]
     if report.workers:
         parts.append(_workers(report))
     return Group(*parts, *_remarks(result))
@@ -25,7 +25,7 @@ def _workers(report: LiveReport) -> Table:
     table = plain_table("", "worker", "prompt\ntokens", "hit\n%", "answer\ntokens", "share of the\nwork, %")
     computed = sum(report.workers.values(), NO_TOKENS).computed
     for name, tokens in report.workers.items():
-        share = percent(tokens.computed / computed)
+        share = percent(tokens.computed / computed if computed else None)
         table.add_row(name, f"{tokens.input:,}", percent(tokens.hit_ratio), f"{tokens.output:,}", share)
     return table
 

@@ -121,7 +121,7 @@ class PrefixEngine:
         if max((token for token in tokens if isinstance(token, int)), default=0) >= self.vocab_size:
             return self.refuse(f"token ids go to {self.vocab_size - 1}")
         cached = self._look_up(tokens)
-        self._count(len(tokens), cached, body["max_tokens"])
+        self.count(len(tokens), cached, body["max_tokens"])
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         if "messages" in body:
@@ -161,7 +161,7 @@ class PrefixEngine:
         self._cached.update(prefixes)
         return min(held * BLOCK, len(tokens) - 1)
 
-    def _count(self, *tokens: int) -> None:
+    def count(self, *tokens: int) -> None:
         for name, count in zip(self.counted, tokens, strict=True):
             self.counted[name] += count
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.calibration.fit import compare, fit_profile, nonnegative_fit
+from replay.calibration.fit import fit_profile, nonnegative_fit, residuals
 from replay.calibration.measure import DecodePoint, PrefillPoint
 from worker.timing import Profile
 
@@ -44,7 +44,7 @@ def test_times_with_noise_give_a_profile_that_is_about_as_far_off(profile, rando
     prefill, decode = points(profile)
     noisy = [PrefillPoint(each.tokens, each.ttft_ms * random.uniform(0.98, 1.02)) for each in prefill]
     slow = [DecodePoint(e.sequences, e.kv_tokens, e.step_ms * random.uniform(0.98, 1.02)) for e in decode]
-    fitted = compare(fit_profile(noisy, slow), noisy, slow)
+    fitted = residuals(fit_profile(noisy, slow), noisy, slow)
     assert len(fitted) == len(prefill) + len(decode)
     assert np.sqrt(np.mean([each.error**2 for each in fitted])) <= 0.04
 
@@ -80,6 +80,6 @@ def test_there_is_a_profile_for_any_times():
 
 def test_what_was_measured_stands_beside_what_the_profile_says():
     profile = Profile(10.0, 0.1, 0.0, 5.0, 1.0, 0.0)
-    first, step = compare(profile, [PrefillPoint(100, 20.0)], [DecodePoint(4, 50.0, 10.0)])
+    first, step = residuals(profile, [PrefillPoint(100, 20.0)], [DecodePoint(4, 50.0, 10.0)])
     assert (first.fitted_ms, first.error) == (26.0, pytest.approx(0.3))
     assert (step.fitted_ms, step.error) == (9.0, pytest.approx(-0.1))

@@ -34,9 +34,9 @@ def test_tables_for_people(apart, trace):
     result = run(trace, "--live", apart.url + "/v1", "--worker-url", apart.url)
     assert result.exit_code == 0, result.output
     shown = " ".join(result.stdout.split())
-    assert "40 requests (mooncake) to fake" in shown
-    assert f"{apart.url} 60,0" in shown
-    assert "60,000 31.6 120 100.0" in shown.replace(apart.url, ""), "the only worker did all the work"
+    assert f"40 requests (mooncake) to {apart.url} in " in shown
+    assert "fake 31.6 " in shown
+    assert f"{apart.url} 60,000 31.6 120 100.0" in shown, "the only worker did all the work"
     assert "Hit ratio of an endless cache" in shown
     assert "p99) after they were due" in shown
     assert max(map(len, result.stdout.splitlines())) <= 80
@@ -110,6 +110,22 @@ def test_a_cache_of_which_nothing_is_said(apart, trace):
     result = run(trace, "--live", apart.url)
     assert result.exit_code == 0
     assert "does not say what was cached" in " ".join(result.stdout.split())
+
+
+def test_workers_that_did_nothing_or_are_gone_spoil_no_report(apart, trace):
+    async def counters_go(request: web.Request, body: dict) -> web.StreamResponse:
+        if body["max_tokens"] > 1:  # the load, no longer the question before it
+            apart.counted.clear()
+        return await apart.answer(request, body)
+
+    apart.count = lambda *tokens: None
+    result = run(trace, "--live", apart.url, "--limit", 3, "--worker-url", apart.url)
+    assert result.exit_code == 0, result.output
+    assert f"{apart.url} 0 - 0 -" in " ".join(result.stdout.split())
+    apart.handler = counters_go
+    result = run(trace, "--live", apart.url, "--limit", 3, "--worker-url", apart.url)
+    assert result.exit_code == 0, result.output
+    assert "worker" not in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ def test_counters_tell_what_answers_do_not():
     assert report.max_share == pytest.approx(110 / 172)
 
 
+def test_workers_that_did_nothing_have_no_largest_share():
+    assert live_report(UNNAMED, {"http://elsewhere": TokenCounts(0, 0, 0)}).max_share is None
+
+
 def test_no_hit_is_a_hit_ratio_of_zero():
     counted = {"http://a": TokenCounts(1000, 500, 10)}
     assert live_report([sent((0, 1, 2)), sent((0, 1, 2))], counted).hit_ratio == 0
