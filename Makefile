@@ -18,10 +18,10 @@ test: $(READY)  ## the fast suite
 	$(BIN)/pytest -q -n 2 -m 'not browser and not engines and not gpu'
 
 test-browser: $(READY)  ## the report's page in a real Chromium, installed from Debian's packages where there is none
-	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || ! command -v apt-get >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
-	$(BIN)/pytest -q -m browser
+	$(BIN)/pytest -q -rs -m browser
 
 test-engines: $(READY)  ## against a real vLLM: VLLM=path/to/vllm
 	$(BIN)/pytest -q -m engines

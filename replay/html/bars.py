@@ -62,8 +62,8 @@ def hit_ratios(ranks: Sequence[Ranked], bounds: Bounds) -> BarChart:
     return _chart(
         "hits",
         "Hit ratio against its bounds",
-        "The share of prompt tokens found in cache. Up to the lines of one pooled cache a better placement could win; "
-        "from there to the endless one only more memory.",
+        "The share of prompt tokens found in cache. Up to one pooled LRU cache a better placement could win, from "
+        "there to Belady's a better eviction, and from there to the endless one only more memory.",
         "% of all prompt tokens",
         [_Value(r.name, r.leads, 100 * r.report.hit_ratio, percent(r.report.hit_ratio)) for r in ranks],
         {
@@ -138,6 +138,6 @@ def _chart(
         note,
         unit,
         [Bar(each.name, each.leads, zero, scale.percent(each.value), each.label) for each in values],
-        [Mark(scale.percent(mark), f"{mark:,g}".replace("-", MINUS)) for mark in marks],
+        [Mark(scale.percent(mark), f"{mark:,.9g}".replace("-", MINUS)) for mark in marks],
         [Mark(scale.percent(value), label) for label, value in bounds.items()],
     )

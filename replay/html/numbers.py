@@ -21,14 +21,15 @@ def signed(value: float, digits: int) -> str:
 
 
 def duration(ms: float) -> str:
-    """Three digits or so, in the unit that suits."""
-    if ms < 1000:
-        return f"{ms:.3g}{SPACE}ms"
+    """Three digits, in the unit that suits."""
     seconds = ms / 1e3
-    if seconds < 100:
+    if ms < 999.5:
+        return f"{ms:.3g}{SPACE}ms"
+    if seconds < 99.95:
         return f"{seconds:.3g}{SPACE}s"
-    minutes = seconds / 60
-    return f"{minutes:.3g}{SPACE}min" if minutes < 100 else f"{minutes / 60:.3g}{SPACE}h"
+    if seconds < 99.95 * 60:
+        return f"{seconds / 60:.3g}{SPACE}min"
+    return f"{seconds / 3600:,.1f}{SPACE}h"
 
 
 def count(number: int, noun: str) -> str:

@@ -77,7 +77,7 @@ def trace() -> None:
 def reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """What read_trace has to be told where a file leaves it open. They reach `_read`."""
     for option in (
-        click.option("--tokenizer", metavar="MODEL", help="Of texts: a directory or hub name. By default characters."),
+        click.option("--tokenizer", metavar="MODEL", help="Whose tokens texts become: a directory or hub name."),
         click.option("--output-tokens", type=COUNT, help="Of answers that nothing is said about."),
         click.option("--trace-block-tokens", type=COUNT, help="That a hash is of, where the trace does not say."),
     ):

@@ -19,6 +19,8 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="NOT CHECKED in a b
 pytestmark = pytest.mark.browser
 
 CHROMIUMS = ("chromium", "google-chrome")
+PATIENCE_MS = 180_000
+"""For a machine that has other things to do."""
 WIDTHS_PX = (1280, 390)
 
 # Rectangles of all texts that are shown: [text, left, top, right, bottom, whether it may be scrolled to].
@@ -48,7 +50,7 @@ def browser() -> Iterator["sync_api.Browser"]:
     with sync_api.sync_playwright() as playwright:
         path = next(filter(None, map(which, CHROMIUMS)), None)
         try:
-            browser = playwright.chromium.launch(executable_path=path)
+            browser = playwright.chromium.launch(executable_path=path, timeout=PATIENCE_MS)
         except sync_api.Error as error:
             pytest.skip(f"NOT CHECKED in a browser: {error.message.splitlines()[0]}")
         yield browser
@@ -62,6 +64,7 @@ class Opened:
         self.said: list[str] = []
         self.requested: list[str] = []
         self.page = browser.new_page(viewport={"width": width_px, "height": 900})
+        self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.requested.append(request.url))

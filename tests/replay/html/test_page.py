@@ -10,6 +10,7 @@ from markupsafe import escape
 from replay.html.bars import hit_ratios, regrets
 from replay.html.curves import ttft_distribution
 from replay.html.heat import load_maps
+from replay.html.numbers import duration, signed
 from replay.html.page import as_html
 from replay.html.ranking import ranked
 from replay.html.words import latency, reasons
@@ -48,6 +49,29 @@ def with_reports(comparison, **changes):
 def times(ttft_ms: float, e2e_ms: float):
     summary = Summary(0.0, 1.0, 2.0, 3.0)
     return lambda report: replace(report, ttft_ms=replace(summary, mean=ttft_ms), e2e_ms=replace(summary, mean=e2e_ms))
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0.456, "0.456 ms"),
+        (999.4, "999 ms"),
+        (999.6, "1 s"),
+        (4454, "4.45 s"),
+        (99_949, "99.9 s"),
+        (99_951, "1.67 min"),
+        (3_537_000, "59 min"),
+        (7_200_000, "2.0 h"),
+        (36_000_000_000, "10,000.0 h"),
+    ],
+)
+def test_durations_have_the_unit_that_suits(ms, text):
+    assert duration(ms).replace("\u00a0", " ") == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(1234.56, "+1,234.6"), (-0.04, "0.0"), (-0.06, "\u22120.1"), (0, "0.0")])
+def test_differences_have_a_sign_unless_they_are_nothing(value, text):
+    assert signed(value, digits=1) == text
 
 
 def test_it_needs_nothing_but_itself(comparison):
