@@ -13,7 +13,7 @@ from router.records import ModelCard, RouteRequest
 BYTES_PER_TOKEN = 4
 """Estimate of a prompt's length where it cannot be tokenized; only load accounting uses it then."""
 INLINE_BYTES = 16 << 10
-"""Bodies up to here are tokenized on the event loop (a few ms); longer ones in a thread, so that no stream stutters."""
+"""New text up to here is tokenized on the event loop (a few ms); more of it in a thread, so that no stream stutters."""
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +69,9 @@ class PromptReader:
         if isinstance(encoder, str):
             return self.unread(request.model, body_bytes, request_id, encoder)
         try:
-            if body_bytes <= INLINE_BYTES:
-                prompts = encoder.encode(request)
-            else:
-                prompts = await asyncio.to_thread(encoder.encode, request)
+            encoding = encoder.begin(request, body_bytes)
+            inline = encoding.new_bytes <= INLINE_BYTES
+            prompts = encoding.finish() if inline else await asyncio.to_thread(encoding.finish)
         except InvalidRequest as error:  # the engine judges; its template may know more than ours
             return self.unread(request.model, body_bytes, request_id, error.message)
         prompt_tokens = sum(len(tokens) for tokens in prompts)

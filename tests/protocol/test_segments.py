@@ -43,7 +43,29 @@ KINDS = {
 def test_the_result_is_the_tokenizers_own(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> None:
     segments = SegmentTokenizer(tokenizer)
     for text in [*texts, *texts]:
-        assert segments.encode(text) == tuple(tokenizer.encode(text, add_special_tokens=False))
+        assert list(segments.encode(text).token_ids) == tokenizer.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("tokenizer", KINDS.values(), ids=KINDS)
+@given(texts=st.lists(TEXTS, min_size=2, max_size=5), data=st.data())
+def test_what_was_extended_is_what_would_have_been_encoded(
+    tokenizer: PreTrainedTokenizerFast, texts: list[str], data: st.DataObject
+) -> None:
+    segments = SegmentTokenizer(tokenizer)
+    extended = segments.encode(texts[0])
+    for more in texts[1:]:
+        kept = data.draw(st.integers(0, len(extended.text)))
+        extended = segments.extend(extended, kept, more)
+        plain = tokenizer.encode(extended.text, add_special_tokens=False)
+        assert list(extended.token_ids) == plain
+        again = segments.encode(extended.text)
+        assert (extended.cuts, extended.cut_tokens) == (again.cuts, again.cut_tokens)
+
+
+def test_special_tokens_that_a_tokenizer_takes_for_text_cut_nothing() -> None:
+    tokenizer = make(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tokenizer.split_special_tokens = True
+    assert list(SegmentTokenizer(tokenizer).encode("a<b>a").token_ids) == tokenizer.encode("a<b>a")
 
 
 class Counting:
