@@ -89,4 +89,11 @@ def _common_messages(conversation: Conversation, key: bytes) -> int:
     ends, known = conversation.message_ends, conversation.key
     if key.startswith(known):
         return len(ends)
-    return bisect_left(range(len(ends)), True, key=lambda at: key[: ends[at]] != known[: ends[at]])
+    common, end, too_many = 0, 0, len(ends) + 1
+    while too_many - common > 1:  # halving, and no byte that is known to agree is compared again
+        middle = (common + too_many) // 2
+        if key[end : ends[middle - 1]] == known[end : ends[middle - 1]]:
+            common, end = middle, ends[middle - 1]
+        else:
+            too_many = middle
+    return common

@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-MAX_CACHED_TOKENS = 1 << 20  # some 40 bytes each
+MAX_CACHED_TOKENS = 1 << 20  # some 10 bytes each, with their text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SegmentTokenizer:
         )
         self._max_cached_tokens = max_cached_tokens
         self._cached_tokens = 0
-        self._segments: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # the one used last is last
+        self._segments: OrderedDict[str, array[int]] = OrderedDict()  # the one used last is last
         self._lock = Lock()
 
     def encode(self, text: str) -> TokenizedText:
@@ -84,17 +84,17 @@ class SegmentTokenizer:
             token_ids.extend(self._encode_segment(text[start:]))
         return TokenizedText(text, token_ids, cuts, cut_tokens, taken_over)
 
-    def _encode_segment(self, segment: str) -> tuple[int, ...]:
+    def _encode_segment(self, segment: str) -> "array[int]":
         with self._lock:
             if segment in self._segments:
                 self._segments.move_to_end(segment)
                 return self._segments[segment]
-        token_ids = tuple(self._encode_new(segment))
+        token_ids = array("I", self._encode_new(segment))
         if len(token_ids) <= self._max_cached_tokens:
             self._keep(segment, token_ids)
         return token_ids
 
-    def _keep(self, segment: str, token_ids: tuple[int, ...]) -> None:
+    def _keep(self, segment: str, token_ids: "array[int]") -> None:
         with self._lock:
             if segment in self._segments:  # another thread was faster
                 return
@@ -110,7 +110,7 @@ def _encoding(tokenizer: Any) -> Callable[[str], list[int]]:
         return partial(tokenizer.encode, add_special_tokens=False, verbose=False)
     tokenizer.encode("", add_special_tokens=False)  # turns truncation and padding off, as any later one would
     backend = tokenizer.backend_tokenizer
-    return lambda text: backend.encode(text, add_special_tokens=False).ids
+    return lambda text: backend.encode_batch_fast([text], add_special_tokens=False)[0].ids  # without offsets
 
 
 def _cutting_tokens(tokenizer: Any) -> tuple[re.Pattern[str], dict[str, int]]:
