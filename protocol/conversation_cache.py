@@ -10,7 +10,7 @@ from protocol.prompt_tokens import PromptTokens
 from protocol.segments import TokenizedText
 
 MAX_BYTES = 256 << 20
-"""Of one cache, as `Conversation.size_bytes` counts: some 15 bytes for each byte of ASCII text, all in all."""
+"""Of one cache, as `Conversation.size_bytes` counts: some 4 bytes for each byte of English."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -82,13 +82,13 @@ CONTENTS = TEXTS | st.lists(st.builds(lambda text: {"type": "text", "text": text
 EXTRAS = st.sampled_from([{}, {}, {}, {"reasoning": "hm"}, {"tool_calls": [CALL]}, {"name": "n"}, {"content": None}])
 MESSAGES = st.builds(
     lambda role, content, extra: {"role": role, "content": content, **extra},
-    st.sampled_from(["user", "assistant", "system", "tool", "developer"]) | st.sampled_from(["user", "assistant"]),
+    st.sampled_from(["user", "assistant"] * 6 + ["system", "tool", "developer"]),
     CONTENTS,
     EXTRAS,
 )
 OPTIONS = st.sampled_from(
-    [
-        {},
+    [{}] * 8  # a conversation goes on with those it began with
+    + [
         {"tools": TOOLS},
         {"add_generation_prompt": False},
         {"chat_template_kwargs": {"date": "1 May"}},
@@ -97,7 +97,9 @@ OPTIONS = st.sampled_from(
     ]
 )
 TURNS = st.lists(
-    st.tuples(st.integers(0, 12), st.lists(MESSAGES, min_size=1, max_size=3), OPTIONS), min_size=2, max_size=7
+    st.tuples(st.sampled_from([12, 12, 12, *range(12)]), st.lists(MESSAGES, max_size=3), OPTIONS),
+    min_size=2,
+    max_size=7,
 )
 """Each keeps some messages of the conversation, mostly all, and appends others: growth, forks, edits, repetitions."""
 
@@ -129,7 +131,7 @@ def with_cache(encoder: PromptEncoder, fields: dict[str, Any]) -> PromptTokens |
 def check(encoder: PromptEncoder, turns: Turns) -> None:
     messages: list[dict[str, Any]] = []
     for kept, more, options in turns:
-        messages = [*messages[:kept], *more]
+        messages = [*messages[:kept], *more] or [{"role": "user", "content": "hi"}]
         fields = {"messages": messages, **options}
         prompt = with_cache(encoder, fields)
         assert (prompt if isinstance(prompt, str) else list(prompt)) == plainly(encoder, fields)
