@@ -57,17 +57,22 @@ def tool_definitions(tools: object) -> list[dict[str, Any]] | None:
 
 
 def _message(message: Mapping[str, Any], content_as_parts: bool, param: str) -> Message:
-    role = message["role"]
-    parts = _parts(message.get("content"), f"{param}.content")
+    role, content = message["role"], message.get("content")
     as_string = not content_as_parts or role == "tool"  # tools' results are text for every template
-    result: Message = {"role": role, "content": _joined(parts) if as_string else parts}
+    if not as_string or not isinstance(content, str):
+        parts = _parts(content, f"{param}.content")
+        content = _joined(parts) if as_string else parts
+    result: Message = {"role": role, "content": content}
     if role == "assistant":
         result |= _assistant_fields(message, param)
     if role == "tool" and "tool_call_id" in message:
         result["tool_call_id"] = message["tool_call_id"]
     if role == "developer":
         result["tools"] = message.get("tools")
-    return result | {key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)}
+    for key in ("name", "task"):
+        if isinstance(message.get(key), str):
+            result[key] = message[key]
+    return result
 
 
 def _parts(content: str | list[Any] | None, param: str) -> list[dict[str, Any]]:

@@ -2,14 +2,18 @@
 
 import os
 import sys
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
-import jinja2
-
-from protocol.chat_template import iterates_over_content, knows_developer_role
+from protocol.chat_encoder import Chat, ChatEncoder, Template
 from protocol.conversation import conversation, developer_as_system, tool_definitions
+from protocol.conversation_cache import MAX_BYTES, ConversationCache
 from protocol.errors import InvalidRequest
 from protocol.fields import boolean, wrong_value
+from protocol.prompt_tokens import PromptTokens
 from protocol.requests import ChatRequest, CompletionRequest
 from protocol.segments import SegmentTokenizer
 
@@ -30,13 +34,30 @@ _NOT_FOR_TEMPLATES = {
 """Names that `apply_chat_template` would take for its own arguments."""
 
 
+_OPTIONS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs", "add_generation_prompt", "cache_salt")
+"""The fields that say what a template prints, and the salt: whoever has another must not learn what is known here."""
+
+_ONLY_PLAIN = ("chat_template", "continue_final_message", "add_special_tokens")
+"""Fields that the cache knows nothing of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A request on its way to tokens: `new_bytes` of it have to be tokenized, which `finish` does."""
+
+    new_bytes: int
+    finish: Callable[[], tuple[PromptTokens, ...]]
+
+
 class PromptEncoder:
     """Encodes with one model's tokenizer and its chat template. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, max_cached_bytes: int = MAX_BYTES) -> None:
         self.tokenizer = tokenizer
         self._segments = SegmentTokenizer(tokenizer)
-        self._content_as_parts: dict[str, bool] = {}  # by template; a tokenizer has a handful at most
+        self._chats = ChatEncoder(self._segments, ConversationCache(max_cached_bytes))
+        self._special_tokens = dict(tokenizer.special_tokens_map)
+        self._templates: dict[str, Template] = {}  # by source; a tokenizer has a handful at most
 
     @classmethod
     def load(cls, name_or_path: str) -> "PromptEncoder":
@@ -52,12 +73,40 @@ class PromptEncoder:
 
         Raises InvalidRequest for what template or tokenizer refuse, UnsupportedContent for parts that are not text.
         """
+        return tuple(tuple(prompt.token_ids) for prompt in self.begin(request, 0).finish())
+
+    def begin(self, request: ChatRequest | CompletionRequest, body_bytes: int) -> Encoding:
+        """Look up what is known of the request. Both this and the rest raise as `encode` does."""
+        if isinstance(request, ChatRequest):
+            chat = self._recall(request)
+            if chat is not None:
+                return Encoding(chat.new_bytes, partial(self._finish_chat, request, chat))
+        return Encoding(body_bytes, partial(self._encode_plainly, request))
+
+    def _recall(self, request: ChatRequest) -> Chat | None:
+        fields = request.fields
+        if any(fields.get(name) is not None for name in _ONLY_PLAIN):
+            return None
+        options = {name: fields[name] for name in _OPTIONS if name in fields}
+        tools = tool_definitions(fields.get("tools"))
+        arguments = {**self._special_tokens, "documents": None, "tools": tools, **_template_arguments(request)}
+        del arguments["continue_final_message"]  # what it asks for, transformers does with the text
+        return self._chats.recall(self._template(tools), request.messages, options, arguments)
+
+    def _finish_chat(self, request: ChatRequest, chat: Chat) -> tuple[PromptTokens, ...]:
+        try:
+            return (self._chats.encode(chat),)
+        except Exception:  # a template's own, or an error in a message: the plain path will say it as it should be said
+            return self._encode_plainly(request)
+
+    def _encode_plainly(self, request: ChatRequest | CompletionRequest) -> tuple[PromptTokens, ...]:
         if isinstance(request, ChatRequest):
             special = boolean(request.fields, "add_special_tokens")
             return (self._tokenize(self.render(request), special),)
         special = boolean(request.fields, "add_special_tokens", True)
         return tuple(
-            self._tokenize(prompt, special) if isinstance(prompt, str) else prompt for prompt in request.prompts
+            self._tokenize(prompt, special) if isinstance(prompt, str) else PromptTokens(array("I", prompt))
+            for prompt in request.prompts
         )
 
     def render(self, request: ChatRequest) -> str:
@@ -67,39 +116,33 @@ class PromptEncoder:
             raise InvalidRequest("'chat_template' is not accepted from requests", param="chat_template")
         tools = tool_definitions(request.fields.get("tools"))
         template = self._template(tools)
-        messages = conversation(request.messages, content_as_parts=self._wants_parts(template))
-        if not knows_developer_role(template):
+        messages = conversation(request.messages, content_as_parts=template.wants_parts)
+        if not template.knows_developer:
             messages = developer_as_system(messages)
         arguments = _template_arguments(request)
         try:
             text: str = self.tokenizer.apply_chat_template(
-                messages, tools=tools, chat_template=template, tokenize=False, **arguments
+                messages, tools=tools, chat_template=template.source, tokenize=False, **arguments
             )
         except Exception as error:  # a template is a program run on the client's data: whatever it raises
             raise InvalidRequest(f"the chat template refuses these messages: {error}", param="messages") from error
         return text
 
-    def _tokenize(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+    def _tokenize(self, text: str, add_special_tokens: bool) -> PromptTokens:
         if not add_special_tokens:
-            return self._segments.encode(text)
-        return tuple(self.tokenizer.encode(text, add_special_tokens=True, verbose=False))
+            return PromptTokens(self._segments.encode(text).token_ids)
+        return PromptTokens(array("I", self.tokenizer.encode(text, add_special_tokens=True, verbose=False)))
 
-    def _template(self, tools: object) -> str:
+    def _template(self, tools: object) -> Template:
         try:
-            template: str = self.tokenizer.get_chat_template(None, tools=tools)
+            source: str = self.tokenizer.get_chat_template(None, tools=tools)
         except ValueError as error:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions with a prompt", param="messages"
             ) from error
-        return template
-
-    def _wants_parts(self, template: str) -> bool:
-        if template not in self._content_as_parts:
-            try:
-                self._content_as_parts[template] = iterates_over_content(template)
-            except jinja2.TemplateSyntaxError:  # rendering will say what is wrong with it
-                self._content_as_parts[template] = False
-        return self._content_as_parts[template]
+        if source not in self._templates:
+            self._templates[source] = Template.examined(source, len(self._templates))
+        return self._templates[source]
 
 
 def _auto_tokenizer() -> Any:

@@ -130,19 +130,25 @@ def _messages(messages: object) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(messages, list) or not messages:
         raise wrong_value("messages", "a non-empty list", messages)
     for place, message in enumerate(messages):
-        _check_message(message, f"messages[{place}]")
+        if not _is_message(message):
+            raise _wrong_message(message, f"messages[{place}]")
     return tuple(messages)
 
 
-def _check_message(message: object, param: str) -> None:
+def _is_message(message: object) -> bool:
     if not isinstance(message, dict):
-        raise wrong_value(param, "an object", message)
+        return False
+    role, content = message.get("role"), message.get("content")
+    return isinstance(role, str) and role != "" and (content is None or isinstance(content, (str, list)))
+
+
+def _wrong_message(message: object, param: str) -> InvalidRequest:
+    if not isinstance(message, dict):
+        return wrong_value(param, "an object", message)
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise wrong_value(f"{param}.role", "a non-empty string", role)
-    content = message.get("content")
-    if content is not None and not isinstance(content, str | list):
-        raise wrong_value(f"{param}.content", "a string, a list of parts or null", content)
+        return wrong_value(f"{param}.role", "a non-empty string", role)
+    return wrong_value(f"{param}.content", "a string, a list of parts or null", message["content"])
 
 
 def _prompts(prompt: object) -> tuple[Prompt, ...]:

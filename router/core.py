@@ -11,7 +11,7 @@ The shells report what happens:
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -22,6 +22,7 @@ from kv_events.hashing import block_hashes, root_hash
 from policies.choice import NoneSuitable, choose
 from policies.views import Candidate, Policy, RequestView
 from protocol.errors import Overloaded
+from protocol.prompt_tokens import PromptTokens
 from protocol.sse import Usage
 from router.fleet import RETRY_AFTER_S, Fleet, Health, Slot
 from router.index import Edge, PrefixIndex
@@ -70,6 +71,12 @@ class _Prompt:
     head_key: int
     hashes: list[list[int]]  # of every full block
     matchable: list[int]  # how many of them can be hits: the last token is always computed
+
+
+def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) -> list[int]:
+    if isinstance(tokens, PromptTokens):
+        return tokens.block_hashes(block_size, root, block_hashes)
+    return block_hashes(tokens, block_size, root)
 
 
 class RouterCore:
@@ -188,7 +195,7 @@ class RouterCore:
             size: _Prompt(
                 size,
                 head,
-                [block_hashes(tokens, size, root) for tokens in request.prompts],
+                [_hashes(tokens, size, root) for tokens in request.prompts],
                 [max(0, len(tokens) - 1) // size for tokens in request.prompts],
             )
             for size in {slot.block_size for slot in slots if slot.block_size}

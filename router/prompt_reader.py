@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from protocol.errors import InvalidRequest
+from protocol.prompt_tokens import PromptTokens
 from protocol.prompts import PromptEncoder
 from protocol.requests import ChatRequest, CompletionRequest
 from router.records import ModelCard, RouteRequest
@@ -13,7 +14,7 @@ from router.records import ModelCard, RouteRequest
 BYTES_PER_TOKEN = 4
 """Estimate of a prompt's length where it cannot be tokenized; only load accounting uses it then."""
 INLINE_BYTES = 16 << 10
-"""Bodies up to here are tokenized on the event loop (a few ms); longer ones in a thread, so that no stream stutters."""
+"""New text up to here is tokenized on the event loop (a few ms); more of it in a thread, so that no stream stutters."""
 
 log = logging.getLogger(__name__)
 
@@ -59,24 +60,30 @@ class PromptReader:
 
         `session` is the client's name for its session from outside the body; else the body's `session_id` or `user`.
         """
-        route = await self._tokenized(request, body_bytes, request_id)
-        return replace(route, session=session or _session(request), follow_up=_follow_up(request))
+        session, follow_up = session or _session(request), _follow_up(request)
+        try:
+            prompts = await self._prompts(request, body_bytes)
+        except InvalidRequest as error:  # the engine judges; its template may know more than ours
+            unread = self.unread(request.model, body_bytes, request_id, error.message)
+            return replace(unread, session=session, follow_up=follow_up)
+        return RouteRequest(
+            request_id,
+            request.model,
+            sum(map(len, prompts)),
+            prompts,
+            request.cache_salt,
+            session=session,
+            follow_up=follow_up,
+        )
 
-    async def _tokenized(
-        self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str
-    ) -> RouteRequest:
+    async def _prompts(self, request: ChatRequest | CompletionRequest, body_bytes: int) -> tuple[PromptTokens, ...]:
         encoder = self._encoder(request.model)
         if isinstance(encoder, str):
-            return self.unread(request.model, body_bytes, request_id, encoder)
-        try:
-            if body_bytes <= INLINE_BYTES:
-                prompts = encoder.encode(request)
-            else:
-                prompts = await asyncio.to_thread(encoder.encode, request)
-        except InvalidRequest as error:  # the engine judges; its template may know more than ours
-            return self.unread(request.model, body_bytes, request_id, error.message)
-        prompt_tokens = sum(len(tokens) for tokens in prompts)
-        return RouteRequest(request_id, request.model, prompt_tokens, prompts, request.cache_salt)
+            raise InvalidRequest(encoder)
+        encoding = encoder.begin(request, body_bytes)
+        if encoding.new_bytes <= INLINE_BYTES:
+            return encoding.finish()
+        return await asyncio.to_thread(encoding.finish)
 
     def unread(self, model: str | None, body_bytes: int, request_id: str, reason: str) -> RouteRequest:
         """A request whose prompt is not known."""

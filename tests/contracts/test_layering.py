@@ -31,7 +31,9 @@ CONFINED = {
     },
     "zmq": {"kv_events/publisher.py", "kv_events/subscriber.py"},
     "transformers": {
+        "protocol/message_template.py",
         "protocol/prompts.py",
+        "protocol/segments.py",
         "worker/torch_runner.py",
         "worker/paged_attention.py",
         "worker/model_loader.py",

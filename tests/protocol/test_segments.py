@@ -1,41 +1,11 @@
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from protocol.segments import SegmentTokenizer
-
-SPECIAL = ["<a>", "<a>a", "<b>", "<strip>", "<norm>"]
-TEXTS = st.lists(st.sampled_from([*SPECIAL, "<", "a", "aa", ">", " ", "  ", "é", "世", "\n", "<a", "NORM"])).map(
-    "".join
-)
-
-
-def make(pre_tokenizer: Any, normalizer: Any = None) -> PreTrainedTokenizerFast:
-    """Byte-level BPE with a merge over a space, and added tokens of every kind."""
-    alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "▁", "世", "é", "aa", "Ġa", "▁a"]
-    merges = [("a", "a"), ("Ġ", "a"), ("▁", "a")]
-    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, merges, unk_token="!"))
-    backend.pre_tokenizer = pre_tokenizer
-    backend.normalizer = normalizer
-    backend.add_special_tokens([AddedToken(token, normalized=False) for token in ("<a>", "<a>a", "<b>")])
-    backend.add_tokens([AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False)])
-    backend.add_tokens([AddedToken("<norm>", normalized=True), AddedToken("norm", normalized=True)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend)
-
-
-KINDS = {
-    "byte level": make(pre_tokenizers.ByteLevel(add_prefix_space=False)),
-    "byte level, leading space": make(pre_tokenizers.ByteLevel(add_prefix_space=True)),
-    "metaspace always": make(pre_tokenizers.Metaspace(prepend_scheme="always")),
-    "metaspace first": make(pre_tokenizers.Metaspace(prepend_scheme="first")),
-    "lower case": make(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.Lowercase()),
-    "prepend": make(None, normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])),
-    "strip": make(pre_tokenizers.ByteLevel(add_prefix_space=False), normalizers.Strip()),
-}
+from tests.protocol.tokenizers import KINDS, TEXTS, make
 
 
 @pytest.mark.parametrize("tokenizer", KINDS.values(), ids=KINDS)
@@ -43,7 +13,29 @@ KINDS = {
 def test_the_result_is_the_tokenizers_own(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> None:
     segments = SegmentTokenizer(tokenizer)
     for text in [*texts, *texts]:
-        assert segments.encode(text) == tuple(tokenizer.encode(text, add_special_tokens=False))
+        assert list(segments.encode(text).token_ids) == tokenizer.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("tokenizer", KINDS.values(), ids=KINDS)
+@given(texts=st.lists(TEXTS, min_size=2, max_size=5), data=st.data())
+def test_what_was_extended_is_what_would_have_been_encoded(
+    tokenizer: PreTrainedTokenizerFast, texts: list[str], data: st.DataObject
+) -> None:
+    segments = SegmentTokenizer(tokenizer)
+    extended = segments.encode(texts[0])
+    for more in texts[1:]:
+        kept = data.draw(st.integers(0, len(extended.text)))
+        extended = segments.extend(extended, kept, more)
+        plain = tokenizer.encode(extended.text, add_special_tokens=False)
+        assert list(extended.token_ids) == plain
+        again = segments.encode(extended.text)
+        assert (extended.cuts, extended.cut_tokens) == (again.cuts, again.cut_tokens)
+
+
+def test_special_tokens_that_a_tokenizer_takes_for_text_cut_nothing() -> None:
+    tokenizer = make(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tokenizer.split_special_tokens = True
+    assert list(SegmentTokenizer(tokenizer).encode("a<b>a").token_ids) == tokenizer.encode("a<b>a")
 
 
 class Counting:
