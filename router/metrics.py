@@ -68,10 +68,18 @@ class Meter:
         self.ttft = Histogram(
             "warmroute_ttft_seconds", "Placement to first byte.", ["slot"], registry=registry, buckets=TTFT_BUCKETS_S
         )
+        self._slots: dict[str, SlotMeter] = {}  # by id, of all that ever were: as many as the registry has labels
+
+    def slot(self, slot: str) -> "SlotMeter":
+        """Its own counters, kept: to find them by their labels each time costs more than to count."""
+        if slot not in self._slots:
+            self._slots[slot] = SlotMeter(self, slot)
+        return self._slots[slot]
 
     def placed(self, decision: Decision) -> None:
-        self.prompt_tokens.labels(decision.slot).inc(decision.prompt_tokens)
-        self.predicted_cached_tokens.labels(decision.slot).inc(decision.predicted_cached_tokens)
+        slot = self.slot(decision.slot)
+        slot.prompt_tokens.inc(decision.prompt_tokens)
+        slot.predicted_cached_tokens.inc(decision.predicted_cached_tokens)
         self.queried.observe(decision.prompt_tokens)
         self.matched.observe(max(candidate.cached_tokens for candidate in decision.candidates))
         self.selected.observe(decision.predicted_cached_tokens)
@@ -79,10 +87,11 @@ class Meter:
             self.unknown_prompts.inc()
 
     def finished(self, slot: str, outcome: Outcome, usage: Usage | None) -> None:
-        self.requests.labels(slot, outcome).inc()
+        counters = self.slot(slot)
+        counters.requests[outcome].inc()
         if usage is not None and usage.cached_tokens is not None:
-            self.reported_cached_tokens.labels(slot).inc(usage.cached_tokens)
-            self.reported_prompt_tokens.labels(slot).inc(usage.prompt_tokens)
+            counters.reported_cached_tokens.inc(usage.cached_tokens)
+            counters.reported_prompt_tokens.inc(usage.prompt_tokens)
 
     def delivered(self, worker: str, delivery: Delivery) -> None:
         self.deliveries.labels(worker, type(delivery).__name__.lower()).inc()
@@ -90,6 +99,18 @@ class Meter:
             for event in delivery.batch.events:
                 self.events.labels(worker, EVENT_KINDS[type(event)]).inc()
             self.events.labels(worker, "unknown").inc(delivery.batch.skipped)
+
+
+class SlotMeter:
+    """The counters of one slot."""
+
+    def __init__(self, meter: Meter, slot: str) -> None:
+        self.prompt_tokens = meter.prompt_tokens.labels(slot)
+        self.predicted_cached_tokens = meter.predicted_cached_tokens.labels(slot)
+        self.reported_cached_tokens = meter.reported_cached_tokens.labels(slot)
+        self.reported_prompt_tokens = meter.reported_prompt_tokens.labels(slot)
+        self.ttft = meter.ttft.labels(slot)
+        self.requests = {outcome: meter.requests.labels(slot, outcome) for outcome in Outcome}
 
 
 class MeteredCore(RouterCore):
@@ -109,7 +130,7 @@ class MeteredCore(RouterCore):
     def on_first_token(self, ticket: int, now: float) -> None:
         super().on_first_token(ticket, now)
         slot, placed_at = self._placements[ticket]
-        self._meter.ttft.labels(slot).observe(now - placed_at)
+        self._meter.slot(slot).ttft.observe(now - placed_at)
 
     def on_finish(self, ticket: int, outcome: Outcome, now: float, usage: Usage | None = None) -> None:
         super().on_finish(ticket, outcome, now, usage)
