@@ -210,7 +210,8 @@ async def soak(running: Bench, seconds: float) -> None:
     """1,000 streams of 50 events at a time; every byte checked, memory and the loop's lag watched."""
     gateway = await running.warmroute("warmroute", "--policy", "round_robin", "--tokenizer", "/nowhere")
     leg = Leg("soak", 1000, events=50, gap_ms=100.0)
-    loading = asyncio.create_task(running.load(gateway, leg, seconds))
+    starts_per_s = leg.connections / (leg.events * leg.gap_ms / 1e3)  # spread: not all events at the same moment
+    loading = asyncio.create_task(running.load(gateway, leg, seconds, starts_per_s))
     rss_mib: list[float] = []
     lags_ms: list[float] = []
     async with aiohttp.ClientSession() as session:

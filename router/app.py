@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from kv_events.subscriber import Switchboard
 from policies.registry import make_policy
@@ -60,7 +61,9 @@ async def running(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         meter = Meter()
         core = _core(config, meter)
         prompts = PromptReader(config.tokenizer)
-        meter.registry.register(FleetCollector(core, lambda: prompts.problems))
+        registry = CollectorRegistry()
+        registry.register(meter)
+        registry.register(FleetCollector(core, lambda: prompts.problems))
 
         def make_link(worker: str, spec: WorkerSpec) -> WorkerLink:
             intervals = {"probe_interval_s": config.probe_interval_s, "probe_timeout_s": config.probe_timeout_s}
@@ -69,7 +72,7 @@ async def running(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         workers = Workers(core, make_link)
         stack.push_async_callback(workers.close)
         relay = Relay(core, workers.links, upstream, max_attempts=config.max_attempts)
-        gateway = Gateway(core, workers, prompts, relay, meter)
+        gateway = Gateway(core, workers, prompts, relay, registry)
         front = listening(
             gateway.handle,
             config.host,

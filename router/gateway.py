@@ -13,6 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qs
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from protocol.errors import ApiError, InvalidRequest, unexpected
 from protocol.requests import (
     ChatRequest,
@@ -26,11 +28,9 @@ from protocol.requests import (
 from router.config import WorkerSpec
 from router.core import RouterCore
 from router.http.answers import Response, error_response, json_response
-from router.http.heads import header
 from router.http.routes import Routes
 from router.http.server import Request
 from router.json_answers import decision_json, model_json, tree_json, worker_json
-from router.metrics import Meter, exposition
 from router.prompt_reader import PromptReader
 from router.records import CacheState, RouteRequest
 from router.relay import Relay
@@ -46,8 +46,10 @@ Endpoint = Callable[..., Awaitable[Response | None]]
 class Gateway:
     """Handlers only: each parses, asks the core or the relay, and answers."""
 
-    def __init__(self, core: RouterCore, workers: Workers, prompts: PromptReader, relay: Relay, meter: Meter) -> None:
-        self._core, self._workers, self._prompts, self._relay, self._meter = core, workers, prompts, relay, meter
+    def __init__(
+        self, core: RouterCore, workers: Workers, prompts: PromptReader, relay: Relay, registry: CollectorRegistry
+    ) -> None:
+        self._core, self._workers, self._prompts, self._relay, self._registry = core, workers, prompts, relay, registry
         self._routes = Routes[Endpoint](
             ("POST", "/v1/chat/completions", self.chat),
             ("POST", "/v1/completions", self.completion),
@@ -88,7 +90,7 @@ class Gateway:
         return await self._relay.serve(request, await self._read(request, parsed))
 
     async def _read(self, request: Request, parsed: ChatRequest | CompletionRequest) -> RouteRequest:
-        session = (header(request.head.headers, SESSION_HEADER) or b"").decode("latin-1")
+        session = request.head.fields.get(SESSION_HEADER, b"").decode("latin-1")
         return await self._prompts.read(parsed, len(request.body), request.id, session or None)
 
     async def other(self, request: Request) -> Response | None:
@@ -118,7 +120,7 @@ class Gateway:
         return json_response(body, 200 if known else 503)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(200, [(b"content-type", b"text/plain; version=0.0.4")], exposition(self._meter))
+        return Response(200, [(b"content-type", b"text/plain; version=0.0.4")], generate_latest(self._registry))
 
     async def list_workers(self, request: Request) -> Response:
         return json_response({"workers": [worker_json(report) for report in self._core.workers(time.monotonic())]})

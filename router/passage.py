@@ -7,7 +7,7 @@ import orjson
 from protocol.errors import ApiError
 from protocol.sse import ResponsePeek, Usage, encode_event
 from router.http.answers import Answer, Response, Source
-from router.http.heads import HOP_BY_HOP, Header, ResponseHead, end_to_end, header
+from router.http.heads import HOP_BY_HOP, Header, ResponseHead, end_to_end
 from router.records import Decision
 
 BACKPRESSURE = (429, 503)
@@ -52,7 +52,7 @@ class Passage:
 
     def begin(self, head: ResponseHead, source: Source) -> None:
         self._head, self._source = head, source
-        self._peek = ResponsePeek((header(head.headers, b"content-type") or b"").decode("latin-1"))
+        self._peek = ResponsePeek(head.fields.get(b"content-type", b"").decode("latin-1"))
         if head.status in BACKPRESSURE:
             self._busy = bytearray()
 
@@ -84,14 +84,14 @@ class Passage:
         self._answer.begin(self.status, self._head.reason, headers, self._head.length)
 
     def _headers(self) -> list[Header]:
-        return end_to_end(self._head.headers, NOT_PASSED)
+        return end_to_end(self._head, NOT_PASSED)
 
     def break_off(self, error: ApiError) -> None:
         """The answer that began ends here: with an error event where it is a stream, else unfinished, which its client
         can tell."""
-        content_type = header(self._head.headers, b"content-type") or b""
-        encoded = header(self._head.headers, b"content-encoding")
-        if not self._answer.extendable or encoded or not content_type.startswith(b"text/event-stream"):
+        fields = self._head.fields
+        stream = fields.get(b"content-type", b"").startswith(b"text/event-stream")
+        if not stream or not self._answer.extendable or b"content-encoding" in fields:
             self._answer.abort()
             return
         self._answer.closes = True

@@ -119,5 +119,5 @@ class Relay:
 def _headers(request: Request, placement: Placement) -> list[Header]:
     replaced = [(b"x-request-id", request.id.encode())]
     if placement.rank is None:
-        return end_to_end(request.head.headers, NOT_PASSED) + replaced
-    return [*end_to_end(request.head.headers, NOT_PASSED | {RANK}), *replaced, (RANK, b"%d" % placement.rank)]
+        return end_to_end(request.head, NOT_PASSED) + replaced
+    return [*end_to_end(request.head, NOT_PASSED | {RANK}), *replaced, (RANK, b"%d" % placement.rank)]

@@ -5,7 +5,7 @@ that and on nothing else.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 MAX_HEAD_BYTES = 32 << 10
@@ -19,12 +19,9 @@ HOP_BY_HOP = frozenset(
 )
 """Of one connection only (RFC 9110, 7.6.1)."""
 
-_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
+_NONE: frozenset[bytes] = frozenset()
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _SCHEME_AND_AUTHORITY = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
-
-_Framing: TypeAlias = dict[bytes, list[bytes]]
-"""Every value of the headers that say where a message ends or what becomes of its connection."""
 
 
 class ProtocolError(ValueError):
@@ -39,12 +36,14 @@ class HeadTooLarge(ProtocolError):
 class RequestHead(NamedTuple):
     """A tuple because two heads are made for every request, and a frozen dataclass takes three times as long.
 
-    `target` is the path and the query. `length` is that of the body in bytes, None: it comes in chunks.
+    `target` is the path and the query. `fields` has the headers by name. `length` is that of the body in bytes, None:
+    it comes in chunks.
     """
 
     method: bytes
     target: bytes
     headers: Sequence[Header]
+    fields: Mapping[bytes, bytes]
     length: int | None
     http_1_1: bool
     keep_alive: bool
@@ -57,6 +56,7 @@ class ResponseHead(NamedTuple):
     status: int
     reason: bytes
     headers: Sequence[Header]
+    fields: Mapping[bytes, bytes]
     length: int | None
     chunked: bool
     keep_alive: bool
@@ -64,12 +64,11 @@ class ResponseHead(NamedTuple):
 
 def request_head(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> RequestHead:
     """Raises ProtocolError."""
-    http_1_1, framing = _is_1_1(version), _framing(headers)
-    length, chunked = _length(framing, http_1_1)
+    http_1_1, fields = _is_1_1(version), _fields(headers)
+    length, chunked = _length(fields, http_1_1)
     if method == b"CONNECT":
         raise ProtocolError("CONNECT is for proxies of another kind")
-    hosts = len(framing.get(b"host", ()))
-    if hosts > 1 or (http_1_1 and not hosts):
+    if b"," in fields.get(b"host", b"," if http_1_1 else b""):
         raise ProtocolError("a request needs one host header")
     if not target.startswith(b"/"):  # RFC 9112, 3.2.2: every server must take the form that proxies get
         target = _SCHEME_AND_AUTHORITY.sub(b"", target, count=1)
@@ -77,27 +76,31 @@ def request_head(method: bytes, target: bytes, version: str, headers: Sequence[H
         method,
         target,
         headers,
+        fields,
         length=None if chunked else length or 0,
         http_1_1=http_1_1,
-        keep_alive=http_1_1 and not _has(framing, b"connection", b"close", b"upgrade"),
-        expects_continue=http_1_1 and _has(framing, b"expect", b"100-continue"),
+        keep_alive=http_1_1 and _members(fields, b"connection").isdisjoint((b"close", b"upgrade")),
+        expects_continue=http_1_1 and b"100-continue" in _members(fields, b"expect"),
     )
 
 
 def response_head(status: int, reason: bytes, version: str, headers: Sequence[Header]) -> ResponseHead:
     """Raises ProtocolError."""
-    http_1_1, framing = _is_1_1(version), _framing(headers)
-    length, chunked = _length(framing, http_1_1)
-    keep_alive = http_1_1 and not _has(framing, b"connection", b"close")
-    return ResponseHead(status, reason, headers, length, chunked, keep_alive)
+    http_1_1, fields = _is_1_1(version), _fields(headers)
+    length, chunked = _length(fields, http_1_1)
+    keep_alive = http_1_1 and b"close" not in _members(fields, b"connection")
+    return ResponseHead(status, reason, headers, fields, length, chunked, keep_alive)
 
 
-def _framing(headers: Iterable[Header]) -> _Framing:
-    found: _Framing = {}
+def _fields(headers: Sequence[Header]) -> dict[bytes, bytes]:
+    """By name; what came on several lines as the list that it is (RFC 9110, 5.3)."""
+    fields = dict(headers)
+    if len(fields) == len(headers):
+        return fields
+    values: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        if name in _FRAMING:
-            found.setdefault(name, []).append(value.strip(b" \t"))
-    return found
+        values.setdefault(name, []).append(value)
+    return {name: b", ".join(each) for name, each in values.items()}
 
 
 def _is_1_1(version: str) -> bool:
@@ -106,31 +109,25 @@ def _is_1_1(version: str) -> bool:
     return version == "1.1"
 
 
-def _length(framing: _Framing, http_1_1: bool) -> tuple[int | None, bool]:
+def _length(fields: Mapping[bytes, bytes], http_1_1: bool) -> tuple[int | None, bool]:
     """(content length if there is one, chunked). Raises ProtocolError for what is both, or neither quite."""
-    lengths, codings = framing.get(b"content-length"), framing.get(b"transfer-encoding")
-    if codings:
-        if lengths or not http_1_1 or [coding.lower() for coding in codings] != [b"chunked"]:
+    length, coding = fields.get(b"content-length"), fields.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None or not http_1_1 or coding.strip(b" \t").lower() != b"chunked":
             raise ProtocolError("transfer-encoding may be 'chunked' once, in HTTP/1.1, without content-length")
         return None, True
-    if lengths and (len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0])):
+    if length is None:
+        return None, False
+    if not _LENGTH.fullmatch(length.strip(b" \t")):
         raise ProtocolError("content-length must be one whole number")
-    return int(lengths[0]) if lengths else None, False
+    return int(length), False
 
 
-def _has(framing: _Framing, name: bytes, *members: bytes) -> bool:
-    """Whether a list header has any of these, over all its lines."""
-    if name not in framing:
-        return False
-    return not {member.strip().lower() for value in framing[name] for member in value.split(b",")}.isdisjoint(members)
-
-
-def header(headers: Iterable[Header], name: bytes) -> bytes | None:
-    """The first value under a lower-case name."""
-    for each, value in headers:
-        if each == name:
-            return value
-    return None
+def _members(fields: Mapping[bytes, bytes], name: bytes) -> frozenset[bytes]:
+    """Of a list header."""
+    if name not in fields:
+        return _NONE
+    return frozenset(member.strip().lower() for member in fields[name].split(b","))
 
 
 def bodiless(method: bytes, status: int) -> bool:
@@ -138,12 +135,10 @@ def bodiless(method: bytes, status: int) -> bool:
     return method == b"HEAD" or status in (204, 304)
 
 
-def end_to_end(headers: Iterable[Header], dropped: frozenset[bytes]) -> list[Header]:
-    """Without `dropped` and without those that `connection` names. HOP_BY_HOP should be among `dropped`."""
-    for name, value in headers:
-        if name == b"connection":
-            dropped |= {member.strip().lower() for member in value.split(b",")}
-    return [header for header in headers if header[0] not in dropped]
+def end_to_end(head: RequestHead | ResponseHead, dropped: frozenset[bytes]) -> list[Header]:
+    """The headers without `dropped` and without those that `connection` names. HOP_BY_HOP should be in `dropped`."""
+    dropped |= _members(head.fields, b"connection")
+    return [header for header in head.headers if header[0] not in dropped]
 
 
 def encode_head(start_line: bytes, headers: Iterable[Header]) -> bytes:

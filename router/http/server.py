@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 
 from protocol.errors import ApiError, HeadersTooLarge, InvalidRequest
 from router.http.answers import Answer, error_response
-from router.http.heads import HeadTooLarge, ProtocolError, RequestHead, header
+from router.http.heads import HeadTooLarge, ProtocolError, RequestHead
 from router.http.readers import RequestReader
 
 KEEP_ALIVE_S = 75.0
@@ -47,7 +47,7 @@ class Request(NamedTuple):
     @classmethod
     def of(cls, head: RequestHead, body: bytes, answer: Answer) -> "Request":
         path, _, query = head.target.decode("latin-1").partition("?")
-        given = header(head.headers, b"x-request-id") or b""
+        given = head.fields.get(b"x-request-id", b"")
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else random.randbytes(16).hex()
         return cls(head, body, answer, path, query, request_id)
 
@@ -183,7 +183,7 @@ class ClientConnection(asyncio.Protocol):
         self._go_on()
 
     def _refuse(self, refusal: ApiError) -> None:
-        head = RequestHead(b"", b"", (), length=0, http_1_1=True, keep_alive=False, expects_continue=False)
+        head = RequestHead(b"", b"", (), {}, length=0, http_1_1=True, keep_alive=False, expects_continue=False)
         Answer(self._transport, head, paused=False).send(error_response(refusal))
         self._transport.write_eof()
         self._loop.call_later(LINGER_S, self._transport.abort)
