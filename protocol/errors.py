@@ -7,6 +7,7 @@
     ├── MethodNotAllowed   405  invalid_request_error   the path exists, this method does not
     ├── Conflict           409  conflict_error          the resource is in another state
     ├── PayloadTooLarge    413  invalid_request_error   the body is over its bound
+    ├── HeadersTooLarge    431  invalid_request_error   the head is over its bound
     ├── Overloaded         429  rate_limit_error        try again after `retry_after_s`
     ├── InternalError      500  server_error            our fault
     ├── UpstreamFailed     502  server_error            the engine behind us broke or spoke nonsense
@@ -16,8 +17,12 @@
 The body is that of OpenAI's API reference: `{"error": {"message", "type", "param", "code"}}`.
 """
 
+import logging
 import math
+from collections.abc import Iterable
 from typing import Any, ClassVar
+
+log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
@@ -73,6 +78,13 @@ class MethodNotAllowed(ApiError):
     type = "invalid_request_error"
     default_code = "method_not_allowed"
 
+    def __init__(self, path: str, method: str, allowed: Iterable[str]) -> None:
+        self.allowed = ", ".join(allowed)
+        super().__init__(f"{path} does not know {method}; allowed: {self.allowed}")
+
+    def headers(self) -> dict[str, str]:
+        return {"Allow": self.allowed}
+
 
 class Conflict(ApiError):
     status = 409
@@ -83,6 +95,11 @@ class PayloadTooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
     default_code = "payload_too_large"
+
+
+class HeadersTooLarge(ApiError):
+    status = 431
+    type = "invalid_request_error"
 
 
 class Overloaded(ApiError):
@@ -104,3 +121,9 @@ class Unavailable(ApiError):
 
 class UpstreamTimeout(ApiError):
     status = 504
+
+
+def unexpected(whose: str, error: Exception) -> InternalError:
+    """What a client is told of a bug in `whose` code; the log has the rest."""
+    log.error("a request failed", exc_info=error)
+    return InternalError(f"the {whose} failed on this request; its log says why")

@@ -1,9 +1,8 @@
-"""What both servers answer with: JSON, and every failure as OpenAI's error object.
+"""What the worker answers with: JSON, and every failure as OpenAI's error object.
 
 The only module of this room that knows aiohttp.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -11,11 +10,9 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from protocol.errors import ApiError, InternalError, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge
+from protocol.errors import ApiError, InvalidRequest, MethodNotAllowed, NotFound, PayloadTooLarge, unexpected
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-log = logging.getLogger(__name__)
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -48,19 +45,12 @@ def errors_as_json(whose: str, headers: Callable[[web.Request], Mapping[str, str
     return middleware
 
 
-def unexpected(whose: str, error: Exception) -> ApiError:
-    """What a client is told of a bug; the log has the rest."""
-    log.error("a request failed", exc_info=error)
-    return InternalError(f"the {whose} failed on this request; its log says why")
-
-
 def _translated(request: web.Request, error: web.HTTPException) -> ApiError:
     """aiohttp's own refusals."""
     if isinstance(error, web.HTTPNotFound):
         return NotFound(f"there is nothing at {request.path}")
     if isinstance(error, web.HTTPMethodNotAllowed):
-        allowed = ", ".join(sorted(error.allowed_methods))
-        return MethodNotAllowed(f"{request.path} does not know {request.method}; allowed: {allowed}")
+        return MethodNotAllowed(request.path, request.method, sorted(error.allowed_methods))
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return PayloadTooLarge(f"the request body may have at most {request.client_max_size} bytes")
     return InvalidRequest(error.text or error.reason)

@@ -33,7 +33,7 @@ class WorkerSpec:
                 raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}, each a text")
         if "url" not in values:
             raise ValueError("url is missing: http://HOST:PORT")
-        spec = cls(**values)  # type: ignore[arg-type]  # checked above
+        spec = cls(**{**values, "url": str(values["url"]).rstrip("/")})  # type: ignore[arg-type]  # checked above
         if spec.events is not None:
             EventSource(spec.events, spec.replay, spec.topic)
         elif spec.replay is not None or spec.topic:

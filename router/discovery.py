@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from kv_events.sources import EventSource, parse_event_sources
 from protocol.errors import UpstreamFailed
 from router.config import WorkerSpec
+from router.http.upstream import Upstream
 from router.records import ModelCard, WorkerInfo
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -32,12 +32,12 @@ class Discovery:
     sources: tuple[EventSource, ...]
 
 
-async def discover(session: aiohttp.ClientSession, spec: WorkerSpec, timeout_s: float) -> Discovery:
+async def discover(upstream: Upstream, spec: WorkerSpec, timeout_s: float) -> Discovery:
     """What the worker says of itself. Raises TimeoutError or UpstreamFailed (no answer, or no list of models)."""
     paths = ("/v1/models", "/kv_event_sources", "/server_info", "/metrics")
     async with asyncio.timeout(timeout_s):
         models, sources, server_info, metrics = await asyncio.gather(
-            *(_get(session, spec.url + path) for path in paths)
+            *(_get(upstream, spec.url, path) for path in paths)
         )
     cards = parse_models(models.json())
     found = event_sources(spec, sources.json(), server_info.json())
@@ -63,13 +63,12 @@ class _Answer:
             return None
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> _Answer:
+async def _get(upstream: Upstream, url: str, path: str) -> _Answer:
     try:
-        async with session.get(url) as response:
-            body = await response.content.read(MAX_ANSWER_BYTES)
-            return _Answer(response.status, body.decode("utf-8", "replace"))
-    except (aiohttp.ClientError, OSError) as error:
-        raise UpstreamFailed(f"{url}: {describe(error)}") from error
+        status, body = await upstream.get(url, path, max_bytes=MAX_ANSWER_BYTES)
+    except OSError as error:
+        raise UpstreamFailed(f"{url}{path}: {describe(error)}") from error
+    return _Answer(status, body.decode("utf-8", "replace"))
 
 
 def describe(error: BaseException) -> str:

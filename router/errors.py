@@ -5,7 +5,7 @@ WorkerFailed        this attempt got no answer; another worker may
 └── WorkerBusy      it answered 429 or 503: backpressure, not a fault
 """
 
-from multidict import CIMultiDict
+from router.http.answers import Response
 
 
 class WorkerFailed(Exception):
@@ -17,8 +17,8 @@ class WorkerLost(WorkerFailed):
 
 
 class WorkerBusy(WorkerFailed):
-    """`body` and `headers` are the worker's own answer, for the client if nobody else can take the request."""
+    """`response` is the worker's own answer, for the client if nobody else can take the request."""
 
-    def __init__(self, worker: str, status: int, headers: CIMultiDict[str], body: bytes) -> None:
-        super().__init__(f"{worker} answered {status}")
-        self.status, self.headers, self.body = status, headers, body
+    def __init__(self, worker: str, response: Response) -> None:
+        super().__init__(f"{worker} answered {response.status}")
+        self.response = response

@@ -9,97 +9,105 @@ POST /route                                     where a chat or completion would
 GET  /decisions?last=N                          the last placements, newest first
 """
 
-import re
 import time
-import uuid
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs
 
-from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
 
-from protocol.errors import InvalidRequest
-from protocol.http import errors_as_json, json_response
-from protocol.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion, parse_object
+from protocol.errors import ApiError, InvalidRequest, unexpected
+from protocol.requests import (
+    ChatRequest,
+    CompletionRequest,
+    chat_request,
+    completion_request,
+    parse_chat,
+    parse_completion,
+    parse_object,
+)
 from router.config import WorkerSpec
 from router.core import RouterCore
+from router.http.answers import Response, error_response, json_response
+from router.http.routes import Routes
+from router.http.server import Request
 from router.json_answers import decision_json, model_json, tree_json, worker_json
-from router.metrics import Meter, exposition
 from router.prompt_reader import PromptReader
-from router.records import CacheState
+from router.records import CacheState, RouteRequest
 from router.relay import Relay
 from router.workers import Workers
 
-REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 DEFAULT_DECISIONS = 20
-SESSION_HEADER = "x-session-id"  # vLLM's
+SESSION_HEADER = b"x-session-id"  # vLLM's
+
+Endpoint = Callable[..., Awaitable[Response | None]]
+"""Takes the request and the path's variables. None: the relay has answered already."""
 
 
 class Gateway:
     """Handlers only: each parses, asks the core or the relay, and answers."""
 
     def __init__(
-        self,
-        core: RouterCore,
-        workers: Workers,
-        prompts: PromptReader,
-        relay: Relay,
-        meter: Meter,
-        *,
-        max_body_bytes: int,
+        self, core: RouterCore, workers: Workers, prompts: PromptReader, relay: Relay, registry: CollectorRegistry
     ) -> None:
-        self._core, self._workers, self._prompts, self._relay, self._meter = core, workers, prompts, relay, meter
-        self._max_body_bytes = max_body_bytes
-
-    def application(self) -> web.Application:
-        app = web.Application(
-            client_max_size=self._max_body_bytes,
-            middlewares=[errors_as_json("router", lambda request: {"x-request-id": request_id(request)})],
+        self._core, self._workers, self._prompts, self._relay, self._registry = core, workers, prompts, relay, registry
+        self._routes = Routes[Endpoint](
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/v1/completions", self.completion),
+            ("GET", "/v1/models", self.models),
+            ("*", "/v1/*", self.other),
+            ("GET", "/health", self.health),
+            ("GET", "/ready", self.ready),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/workers", self.list_workers),
+            ("POST", "/workers", self.add_worker),
+            ("DELETE", "/workers/{id}", self.remove_worker),
+            ("GET", "/workers/{id}/tree", self.tree),
+            ("POST", "/route", self.explain),
+            ("GET", "/decisions", self.decisions),
         )
-        app.router.add_post("/v1/chat/completions", self.chat)
-        app.router.add_post("/v1/completions", self.completion)
-        app.router.add_get("/v1/models", self.models)
-        app.router.add_route("*", "/v1/{path:.*}", self.other)
-        app.router.add_get("/health", self.health)
-        app.router.add_get("/ready", self.ready)
-        app.router.add_get("/metrics", self.metrics)
-        app.router.add_get("/workers", self.list_workers)
-        app.router.add_post("/workers", self.add_worker)
-        app.router.add_delete("/workers/{id}", self.remove_worker)
-        app.router.add_get("/workers/{id}/tree", self.tree)
-        app.router.add_post("/route", self.explain)
-        app.router.add_get("/decisions", self.decisions)
-        return app
+
+    async def handle(self, request: Request) -> None:
+        """A server's handler: whatever an endpoint raises leaves as an error object."""
+        try:
+            endpoint, variables = self._routes.find(request.head.method.decode(), request.path)
+            response = await endpoint(request, **variables)
+        except ApiError as error:
+            response = error_response(error, {"x-request-id": request.id})
+        except Exception as error:
+            response = error_response(unexpected("router", error), {"x-request-id": request.id})
+        if response is not None and not request.answer.begun:
+            request.answer.send(response)
 
     # Inference
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        return await self._place(request, body, parse_chat(body))
+    async def chat(self, request: Request) -> Response | None:
+        return await self._place(request, parse_chat(request.body))
 
-    async def completion(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        return await self._place(request, body, parse_completion(body))
+    async def completion(self, request: Request) -> Response | None:
+        return await self._place(request, parse_completion(request.body))
 
-    async def _place(
-        self, request: web.Request, body: bytes, parsed: ChatRequest | CompletionRequest
-    ) -> web.StreamResponse:
-        route = await self._prompts.read(parsed, len(body), request_id(request), request.headers.get(SESSION_HEADER))
-        return await self._relay.serve(request, body, route)
+    async def _place(self, request: Request, parsed: ChatRequest | CompletionRequest) -> Response | None:
+        return await self._relay.serve(request, await self._read(request, parsed))
 
-    async def other(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
+    async def _read(self, request: Request, parsed: ChatRequest | CompletionRequest) -> RouteRequest:
+        session = request.head.fields.get(SESSION_HEADER, b"").decode("latin-1")
+        return await self._prompts.read(parsed, len(request.body), request.id, session or None)
+
+    async def other(self, request: Request) -> Response | None:
         reason = f"{request.path} is placed by load only"
-        route = self._prompts.unread(_model_in(body), len(body), request_id(request), reason)
-        return await self._relay.serve(request, body, route)
+        route = self._prompts.unread(_model_in(request.body), len(request.body), request.id, reason)
+        return await self._relay.serve(request, route)
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [model_json(card) for card in self._core.models()]})
 
     # Operation
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def health(self, request: Request) -> Response:
         """200 while the process serves."""
         return json_response({"status": "ok"})
 
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, request: Request) -> Response:
         """200 when a worker can take requests and its cache is known as far as it can be; else 503 and why."""
         reports = self._core.workers(time.monotonic())
         up = [report for report in reports if report.health == "up" and not report.draining]
@@ -111,47 +119,38 @@ class Gateway:
         }
         return json_response(body, 200 if known else 503)
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=exposition(self._meter), headers={"content-type": "text/plain; version=0.0.4"})
+    async def metrics(self, request: Request) -> Response:
+        return Response(200, [(b"content-type", b"text/plain; version=0.0.4")], generate_latest(self._registry))
 
-    async def list_workers(self, request: web.Request) -> web.Response:
+    async def list_workers(self, request: Request) -> Response:
         return json_response({"workers": [worker_json(report) for report in self._core.workers(time.monotonic())]})
 
-    async def add_worker(self, request: web.Request) -> web.Response:
+    async def add_worker(self, request: Request) -> Response:
         try:
-            spec = WorkerSpec.of(parse_object(await request.read()))
+            spec = WorkerSpec.of(parse_object(request.body))
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
         worker = self._workers.add(spec)
         return json_response(worker_json(self._core.worker(worker, time.monotonic())), 201)
 
-    async def remove_worker(self, request: web.Request) -> web.Response:
+    async def remove_worker(self, request: Request, id: str) -> Response:
         """202 and the requests that it still serves, or 200 when it is gone already."""
-        worker = request.match_info["id"]
-        in_flight = self._workers.drain(worker)
-        return json_response({"worker": worker, "in_flight": in_flight}, 202 if in_flight else 200)
+        in_flight = self._workers.drain(id)
+        return json_response({"worker": id, "in_flight": in_flight}, 202 if in_flight else 200)
 
-    async def tree(self, request: web.Request) -> web.Response:
-        worker = request.match_info["id"]
-        return json_response(tree_json(worker, self._core.tree(worker)))
+    async def tree(self, request: Request, id: str) -> Response:
+        return json_response(tree_json(id, self._core.tree(id)))
 
-    async def explain(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        parsed = parse_chat(body) if "messages" in parse_object(body) else parse_completion(body)
-        route = await self._prompts.read(parsed, len(body), request_id(request), request.headers.get(SESSION_HEADER))
+    async def explain(self, request: Request) -> Response:
+        fields = parse_object(request.body)
+        route = await self._read(request, chat_request(fields) if "messages" in fields else completion_request(fields))
         now = time.monotonic()
         return json_response(decision_json(self._core.explain(route, now), None, now))
 
-    async def decisions(self, request: web.Request) -> web.Response:
-        last = _positive(request.query.get("last", str(DEFAULT_DECISIONS)), "last")
+    async def decisions(self, request: Request) -> Response:
+        last = _positive(parse_qs(request.query).get("last", [str(DEFAULT_DECISIONS)])[-1], "last")
         now = time.monotonic()
         return json_response({"decisions": [decision_json(d, finish, now) for d, finish in self._core.decisions(last)]})
-
-
-def request_id(request: web.Request) -> str:
-    """The client's X-Request-Id where it is fit for a header and a log, else a new one."""
-    given = request.headers.get("x-request-id", "")
-    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _model_in(body: bytes) -> str | None:

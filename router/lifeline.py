@@ -1,18 +1,9 @@
 """Cutting off what waits on a worker when the worker is declared down."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from types import TracebackType
 
 from router.errors import WorkerLost
-
-
-@dataclass(slots=True, eq=False)
-class _Scope:
-    task: asyncio.Task[object]
-    cancelling: int
-    reason: str | None = None
 
 
 class Lifeline:
@@ -21,27 +12,36 @@ class Lifeline:
     def __init__(self) -> None:
         self._scopes: set[_Scope] = set()
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Around work that waits on the worker: raises WorkerLost in it when `cut` is called.
+    def hold(self) -> "_Scope":
+        """A context manager around work that waits on the worker: raises WorkerLost in it when `cut` is called.
 
         Cancellation from elsewhere (a client that went away) passes through, told apart as asyncio.timeout does.
         """
-        task = asyncio.current_task()
-        assert task is not None, "runs in a task"
-        scope = _Scope(task, task.cancelling())
-        self._scopes.add(scope)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if scope.reason is not None and task.uncancel() <= scope.cancelling:
-                raise WorkerLost(scope.reason) from None
-            raise
-        finally:
-            self._scopes.discard(scope)
+        return _Scope(self._scopes)
 
     def cut(self, reason: str) -> None:
         for scope in self._scopes:
-            if scope.reason is None:
-                scope.reason = reason
-                scope.task.cancel()
+            scope.cut(reason)
+
+
+class _Scope:
+    __slots__ = ("_cancelling", "_open", "_reason", "_task")
+
+    def __init__(self, open_scopes: "set[_Scope]") -> None:
+        task = asyncio.current_task()
+        assert task is not None, "runs in a task"
+        self._task, self._cancelling, self._open = task, task.cancelling(), open_scopes
+        self._reason: str | None = None
+
+    def __enter__(self) -> None:
+        self._open.add(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._open.discard(self)
+        if kind is asyncio.CancelledError and self._reason is not None and self._task.uncancel() <= self._cancelling:
+            raise WorkerLost(self._reason) from None
+
+    def cut(self, reason: str) -> None:
+        if self._reason is None:
+            self._reason = reason
+            self._task.cancel()

@@ -4,12 +4,15 @@ Telemetry wraps the core; nothing in the core knows of it.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from kv_events.deliveries import Batch, Delivery
 from kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -38,58 +41,105 @@ SLOT_GAUGES: dict[str, tuple[str, Callable[[SlotReport], float]]] = {
 }
 
 
-class Meter:
-    """The metrics that are counted as things happen; one registry for each router process."""
+class Distribution:
+    """A histogram's numbers; buckets hold values up to their bound."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds, self._sum = bounds, 0.0
+        self._counts = [0] * (len(bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        family.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
+
+
+class SlotCounts:
+    """What is counted for each slot."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.prompt_tokens = self.predicted_cached_tokens = 0
+        self.reported_prompt_tokens = self.reported_cached_tokens = 0
+        self.requests = dict.fromkeys(Outcome, 0)
+        self.ttft_s = Distribution(TTFT_BUCKETS_S)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"warmroute_{name}", text, labels, registry=registry)
 
-        def tokens(name: str, text: str) -> Histogram:
-            return Histogram(f"warmroute_{name}", text, registry=registry, buckets=TOKEN_BUCKETS)
+SLOT_COUNTERS: dict[str, tuple[str, Callable[[SlotCounts], int]]] = {
+    "prompt_tokens": ("Prompt tokens placed.", lambda c: c.prompt_tokens),
+    "predicted_cached_tokens": ("Of these, expected in the cache.", lambda c: c.predicted_cached_tokens),
+    "reported_prompt_tokens": ("Prompt tokens of answers with such a report.", lambda c: c.reported_prompt_tokens),
+    "reported_cached_tokens": ("Cached prompt tokens that engines report.", lambda c: c.reported_cached_tokens),
+}
 
-        self.requests = counter("requests", "Placements that ended, by how.", "slot", "outcome")
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens placed.", "slot")
-        self.predicted_cached_tokens = counter("predicted_cached_tokens", "Of these, expected in the cache.", "slot")
-        self.reported_cached_tokens = counter(
-            "reported_cached_tokens", "Cached prompt tokens that engines report.", "slot"
-        )
-        self.reported_prompt_tokens = counter(
-            "reported_prompt_tokens", "Prompt tokens of answers with such a report.", "slot"
-        )
-        self.unknown_prompts = counter("unknown_prompts", "Requests placed by load only: prompt not tokenized.")
-        self.events = counter("kv_events", "KV events, by kind.", "worker", "kind")
-        self.deliveries = counter("kv_event_deliveries", "News of event streams, by kind.", "worker", "kind")
-        self.queried = tokens("query_tokens", "Prompt length of each placement.")
-        self.matched = tokens("matched_tokens", "The longest cached prefix on any candidate.")
-        self.selected = tokens("selected_tokens", "The cached prefix on the chosen one.")
-        self.ttft = Histogram(
-            "warmroute_ttft_seconds", "Placement to first byte.", ["slot"], registry=registry, buckets=TTFT_BUCKETS_S
-        )
+
+class Meter(Collector):
+    """What is counted as things happen, in plain numbers, for each request passes here five times; families are made
+    of them when somebody asks. Bounded by the slots and workers that ever were."""
+
+    def __init__(self) -> None:
+        self.slots: defaultdict[str, SlotCounts] = defaultdict(SlotCounts)
+        self.unknown_prompts = 0
+        self.queried, self.matched, self.selected = (Distribution(TOKEN_BUCKETS) for _ in range(3))
+        self.events: Counter[tuple[str, str]] = Counter()  # of (worker, kind)
+        self.deliveries: Counter[tuple[str, str]] = Counter()
 
     def placed(self, decision: Decision) -> None:
-        self.prompt_tokens.labels(decision.slot).inc(decision.prompt_tokens)
-        self.predicted_cached_tokens.labels(decision.slot).inc(decision.predicted_cached_tokens)
+        counts = self.slots[decision.slot]
+        counts.prompt_tokens += decision.prompt_tokens
+        counts.predicted_cached_tokens += decision.predicted_cached_tokens
         self.queried.observe(decision.prompt_tokens)
-        self.matched.observe(max(candidate.cached_tokens for candidate in decision.candidates))
+        self.matched.observe(max([candidate.cached_tokens for candidate in decision.candidates]))
         self.selected.observe(decision.predicted_cached_tokens)
-        if decision.unknown_prompt is not None:
-            self.unknown_prompts.inc()
+        self.unknown_prompts += decision.unknown_prompt is not None
 
     def finished(self, slot: str, outcome: Outcome, usage: Usage | None) -> None:
-        self.requests.labels(slot, outcome).inc()
+        counts = self.slots[slot]
+        counts.requests[outcome] += 1
         if usage is not None and usage.cached_tokens is not None:
-            self.reported_cached_tokens.labels(slot).inc(usage.cached_tokens)
-            self.reported_prompt_tokens.labels(slot).inc(usage.prompt_tokens)
+            counts.reported_cached_tokens += usage.cached_tokens
+            counts.reported_prompt_tokens += usage.prompt_tokens
 
     def delivered(self, worker: str, delivery: Delivery) -> None:
-        self.deliveries.labels(worker, type(delivery).__name__.lower()).inc()
+        self.deliveries[worker, type(delivery).__name__.lower()] += 1
         if isinstance(delivery, Batch):
             for event in delivery.batch.events:
-                self.events.labels(worker, EVENT_KINDS[type(event)]).inc()
-            self.events.labels(worker, "unknown").inc(delivery.batch.skipped)
+                self.events[worker, EVENT_KINDS[type(event)]] += 1
+            self.events[worker, "unknown"] += delivery.batch.skipped
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, read) in SLOT_COUNTERS.items():
+            yield _counter(name, text, ["slot"], [([slot], read(counts)) for slot, counts in self.slots.items()])
+        outcomes = [([slot, how], n) for slot, counts in self.slots.items() for how, n in counts.requests.items()]
+        yield _counter("requests", "Placements that ended, by how.", ["slot", "outcome"], outcomes)
+        yield _counter("kv_events", "KV events, by kind.", ["worker", "kind"], self.events.items())
+        yield _counter(
+            "kv_event_deliveries", "News of event streams, by kind.", ["worker", "kind"], self.deliveries.items()
+        )
+        unknown = "Requests placed by load only: prompt not tokenized."
+        yield _counter("unknown_prompts", unknown, [], [([], self.unknown_prompts)])
+        yield _distribution("query_tokens", "Prompt length of each placement.", self.queried)
+        yield _distribution("matched_tokens", "The longest cached prefix on any candidate.", self.matched)
+        yield _distribution("selected_tokens", "The cached prefix on the chosen one.", self.selected)
+        ttft = HistogramMetricFamily("warmroute_ttft_seconds", "Placement to first byte.", labels=["slot"])
+        for slot, counts in self.slots.items():
+            counts.ttft_s.add_to(ttft, [slot])
+        yield ttft
+
+
+def _counter(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], int]]) -> Metric:
+    family = CounterMetricFamily(f"warmroute_{name}", text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
+
+
+def _distribution(name: str, text: str, numbers: Distribution) -> Metric:
+    family = HistogramMetricFamily(f"warmroute_{name}", text)
+    numbers.add_to(family)
+    return family
 
 
 class MeteredCore(RouterCore):
@@ -109,7 +159,7 @@ class MeteredCore(RouterCore):
     def on_first_token(self, ticket: int, now: float) -> None:
         super().on_first_token(ticket, now)
         slot, placed_at = self._placements[ticket]
-        self._meter.ttft.labels(slot).observe(now - placed_at)
+        self._meter.slots[slot].ttft_s.observe(now - placed_at)
 
     def on_finish(self, ticket: int, outcome: Outcome, now: float, usage: Usage | None = None) -> None:
         super().on_finish(ticket, outcome, now, usage)
@@ -160,8 +210,3 @@ def _cache_states(slots: list[SlotReport]) -> Metric:
         for state in CacheState:
             states.add_metric([slot.slot, state], float(slot.cache_state is state))
     return states
-
-
-def exposition(meter: Meter) -> bytes:
-    """The text of /metrics."""
-    return generate_latest(meter.registry)

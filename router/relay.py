@@ -5,31 +5,24 @@ in exactly one `on_finish`.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import aiohttp
-import orjson
-from aiohttp import web
-from multidict import CIMultiDict, CIMultiDictProxy
-
 from protocol.errors import Unavailable, UpstreamFailed
-from protocol.sse import ResponsePeek, Usage, encode_event
+from protocol.sse import Usage
 from router.core import RouterCore
 from router.discovery import describe
 from router.errors import WorkerBusy, WorkerFailed, WorkerLost
+from router.http.answers import Response
+from router.http.heads import HOP_BY_HOP, Header, end_to_end
+from router.http.server import Request
+from router.http.upstream import Upstream
+from router.passage import Passage
 from router.records import Outcome, Placement, RouteRequest
 from router.worker_link import WorkerLink
 
-# RFC 9110, 7.6.1, and what either side's HTTP library sets by itself
-HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"}
-    | {"transfer-encoding", "upgrade", "host", "content-length", "expect"}
-)
-AUTO_HEADERS = ("accept", "accept-encoding", "content-type", "user-agent")
-BACKPRESSURE = (429, 503)
-MAX_BUSY_BYTES = 1 << 16
-ENGINE_FAILURES = (aiohttp.ClientError, OSError)  # TimeoutError is an OSError
+NOT_PASSED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+RANK = b"x-data-parallel-rank"
 
 
 @dataclass(slots=True)
@@ -37,7 +30,7 @@ class _Attempt:
     """One placement's fate so far. A handler that is cancelled leaves `outcome` as it is."""
 
     placement: Placement
-    outcome: Outcome
+    outcome: Outcome = Outcome.CLIENT_GONE
     usage: Usage | None = None
 
 
@@ -48,19 +41,21 @@ class Relay:
         self,
         core: RouterCore,
         links: Mapping[str, WorkerLink],
-        session: aiohttp.ClientSession,
+        upstream: Upstream,
         *,
         max_attempts: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._core, self._links, self._session = core, links, session
+        self._core, self._links, self._upstream = core, links, upstream
         self._max_attempts, self._clock = max_attempts, clock
         self.stopping = False
 
-    async def serve(self, request: web.Request, body: bytes, route: RouteRequest) -> web.StreamResponse:
-        """Raises ApiError when no worker can be tried, or all that were tried failed."""
+    async def serve(self, request: Request, route: RouteRequest) -> Response | None:
+        """A worker's answer has gone to the client; or, if all are busy, what is to go: the last one's own answer.
+
+        Raises ApiError when no worker can be tried, or all that were tried failed.
+        """
         tried: set[str] = set()
-        suspects: set[str] = set()
         failure: WorkerFailed | None = None
         for _ in range(self._max_attempts):
             try:
@@ -70,19 +65,19 @@ class Relay:
                     raise
                 break
             try:
-                return await self._attempt(request, body, placement)
+                await self._attempt(request, placement)
+                return None
             except WorkerFailed as error:
                 failure = error
-            if isinstance(failure.__cause__, aiohttp.ServerDisconnectedError) and placement.worker not in suspects:
-                suspects.add(placement.worker)  # may have been a pooled connection the engine gave up: ask it again
-            else:
                 tried.add(placement.worker)
-        return _give_up(failure)
+        if isinstance(failure, WorkerBusy):
+            return failure.response
+        raise UpstreamFailed(f"no worker answered: {failure}") from failure
 
-    async def _attempt(self, request: web.Request, body: bytes, placement: Placement) -> web.StreamResponse:
-        attempt = _Attempt(placement, Outcome.CLIENT_GONE)
+    async def _attempt(self, request: Request, placement: Placement) -> None:
+        attempt = _Attempt(placement)
         try:
-            return await self._exchange(request, body, attempt)
+            await self._exchange(request, attempt)
         except WorkerFailed:
             attempt.outcome = Outcome.REROUTED
             raise
@@ -91,108 +86,38 @@ class Relay:
                 attempt.outcome = Outcome.SHUTDOWN
             self._core.on_finish(placement.ticket, attempt.outcome, self._clock(), attempt.usage)
 
-    async def _exchange(self, request: web.Request, body: bytes, attempt: _Attempt) -> web.StreamResponse:
-        link = self._links[attempt.placement.worker]
-        answer: web.StreamResponse | None = None
-        peek = ResponsePeek(None)
+    async def _exchange(self, request: Request, attempt: _Attempt) -> None:
+        placement = attempt.placement
+        link = self._links[placement.worker]
+        passage = Passage(request.answer, placement.decision, lambda: self._on_first_byte(placement))
         try:
             with link.lifeline.hold():
-                upstream = await self._send(request, body, attempt.placement)
-                try:
-                    peek = ResponsePeek(upstream.headers.get("content-type"))
-                    async for chunk in _chunks(upstream):
-                        answer = answer or await self._begin(request, upstream, attempt.placement)
-                        peek.feed(chunk)
-                        await answer.write(chunk)
-                    answer = answer or await self._begin(request, upstream, attempt.placement)
-                finally:
-                    upstream.close()  # of an answer read to its end the connection is back in the pool already
-        except WorkerLost as error:
+                await self._send(request, placement, passage)
+        except (WorkerLost, OSError) as error:
             link.probe_soon()
-            if answer is None:
-                raise
-            attempt.outcome, attempt.usage = Outcome.BROKEN, peek.usage
-            await _break_off(request, answer, peek, error)
-            return answer
-        attempt.outcome = Outcome.OK if upstream.status < 400 else Outcome.REFUSED
-        attempt.usage = peek.usage
-        await answer.write_eof()
-        return answer
-
-    async def _send(self, request: web.Request, body: bytes, placement: Placement) -> aiohttp.ClientResponse:
-        """The worker's answer, as far as its headers. Raises WorkerLost, or WorkerBusy for backpressure."""
-        headers = _end_to_end(request.headers)
-        headers["x-request-id"] = placement.decision.request_id
-        if placement.rank is not None:
-            headers["x-data-parallel-rank"] = str(placement.rank)
-        try:
-            upstream = await self._session.request(
-                request.method,
-                placement.url + request.rel_url.raw_path_qs,
-                data=body or None,
-                headers=headers,
-                skip_auto_headers=AUTO_HEADERS,
-                allow_redirects=False,
-            )
-            if upstream.status in BACKPRESSURE:
-                async with upstream:
-                    busy = await upstream.content.read(MAX_BUSY_BYTES)
-                raise WorkerBusy(placement.worker, upstream.status, _end_to_end(upstream.headers), busy)
-        except ENGINE_FAILURES as error:
-            raise WorkerLost(f"worker {placement.worker}: {describe(error)}") from error
-        return upstream
-
-    async def _begin(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, placement: Placement
-    ) -> web.StreamResponse:
-        """The first byte came: from here on this worker's answer is the client's."""
-        if upstream.status < 400:
-            self._core.on_first_token(placement.ticket, self._clock())
-        decision = placement.decision
-        answer = web.StreamResponse(
-            status=upstream.status, reason=upstream.reason, headers=_end_to_end(upstream.headers)
-        )
-        answer.headers["x-request-id"] = decision.request_id
-        answer.headers["x-warmroute-worker"] = decision.slot
-        answer.headers["x-warmroute-cached-tokens"] = str(decision.predicted_cached_tokens)
-        answer.content_length = upstream.content_length
-        await answer.prepare(request)
-        return answer
-
-
-async def _chunks(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Body bytes as they come. Raises WorkerLost, so that a failure to read is never taken for a client that left."""
-    while True:
-        try:
-            chunk = await upstream.content.readany()
-        except ENGINE_FAILURES as error:
-            raise WorkerLost(f"{upstream.url.authority}: {describe(error)}") from error
-        if not chunk:
+            lost = error if isinstance(error, WorkerLost) else WorkerLost(f"{placement.worker}: {describe(error)}")
+            if not passage.begun:
+                raise lost from error
+            attempt.outcome, attempt.usage = Outcome.BROKEN, passage.usage
+            passage.break_off(UpstreamFailed(f"the worker failed while it answered: {lost}"))
             return
-        yield chunk
+        if passage.busy is not None:
+            raise WorkerBusy(placement.worker, passage.busy)
+        attempt.outcome = Outcome.OK if passage.status < 400 else Outcome.REFUSED
+        attempt.usage = passage.usage
+
+    async def _send(self, request: Request, placement: Placement, passage: Passage) -> None:
+        head = request.head
+        await self._upstream.exchange(
+            placement.url, head.method, head.target, _headers(request, placement), request.body, passage
+        )
+
+    def _on_first_byte(self, placement: Placement) -> None:
+        self._core.on_first_token(placement.ticket, self._clock())
 
 
-def _end_to_end(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
-    """Without the headers that concern one connection only, those that `Connection` names among them."""
-    named = {name.strip().lower() for value in headers.getall("connection", []) for name in value.split(",")}
-    dropped = HOP_BY_HOP | named
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)
-
-
-async def _break_off(request: web.Request, answer: web.StreamResponse, peek: ResponsePeek, error: WorkerLost) -> None:
-    """Tell the client that its answer ends here: an error event in a stream, else an unfinished body."""
-    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-        if request.transport is not None:
-            request.transport.abort()
-        return
-    failed = UpstreamFailed(f"the worker failed while it answered: {error}")
-    await answer.write((b"\n\n" if peek.mid_event else b"") + encode_event(orjson.dumps(failed.body())))
-    answer.force_close()
-    await answer.write_eof()
-
-
-def _give_up(failure: WorkerFailed | None) -> web.Response:
-    """All workers that could be tried failed: a busy one's own answer, else 502."""
-    if isinstance(failure, WorkerBusy):
-        return web.Response(status=failure.status, headers=failure.headers, body=failure.body)
-    raise UpstreamFailed(f"no worker answered: {failure}") from failure
+def _headers(request: Request, placement: Placement) -> list[Header]:
+    replaced = [(b"x-request-id", request.id.encode())]
+    if placement.rank is None:
+        return end_to_end(request.head, NOT_PASSED) + replaced
+    return [*end_to_end(request.head, NOT_PASSED | {RANK}), *replaced, (RANK, b"%d" % placement.rank)]

@@ -10,8 +10,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-import aiohttp
-
 from kv_events.deliveries import Delivery, Lost, Reset, ResetReason
 from kv_events.sources import EventSource
 from kv_events.subscriber import Subscriber, Switchboard
@@ -19,6 +17,7 @@ from protocol.errors import UpstreamFailed
 from router.config import WorkerSpec
 from router.core import RouterCore
 from router.discovery import Discovery, describe, discover
+from router.http.upstream import Upstream
 from router.lifeline import Lifeline
 from router.prompt_reader import PromptReader
 
@@ -40,7 +39,7 @@ class WorkerLink:
         spec: WorkerSpec,
         core: RouterCore,
         prompts: PromptReader,
-        session: aiohttp.ClientSession,
+        upstream: Upstream,
         switchboard: Switchboard,
         *,
         probe_interval_s: float,
@@ -48,9 +47,8 @@ class WorkerLink:
     ) -> None:
         self.worker, self.lifeline = worker, Lifeline()
         self._spec, self._core, self._prompts = spec, core, prompts
-        self._session, self._switchboard = session, switchboard
-        self._probe_interval_s = probe_interval_s
-        self._probe_timeout = aiohttp.ClientTimeout(total=probe_timeout_s)
+        self._upstream, self._switchboard = upstream, switchboard
+        self._probe_interval_s, self._probe_timeout_s = probe_interval_s, probe_timeout_s
         self._bad_probes = 0
         self._joined: Discovery | None = None
         self._events_lost = False
@@ -89,7 +87,7 @@ class WorkerLink:
                 await self._join()
         except ConnectionRefusedError as error:  # nobody listens: no need to ask twice
             await self._down(describe(error))
-        except (aiohttp.ClientError, TimeoutError, OSError, UpstreamFailed) as error:
+        except (OSError, UpstreamFailed) as error:  # TimeoutError is an OSError
             self._bad_probes += 1
             if self._joined is None or self._bad_probes >= BAD_PROBES_UNTIL_DOWN:
                 await self._down(describe(error))
@@ -99,17 +97,16 @@ class WorkerLink:
 
     async def _probe(self) -> None:
         try:
-            async with self._session.get(self._spec.url + "/health", timeout=self._probe_timeout) as response:
-                if response.status != 200:
-                    raise UpstreamFailed(f"/health answered {response.status}")
-        except aiohttp.ClientConnectorError as error:
-            raise error.os_error from error
+            async with asyncio.timeout(self._probe_timeout_s):
+                status, _ = await self._upstream.get(self._spec.url, "/health", max_bytes=0)
         except TimeoutError as error:
-            raise TimeoutError(f"/health did not answer in {self._probe_timeout.total} s") from error
+            raise TimeoutError(f"/health: {str(error) or f'no answer in {self._probe_timeout_s} s'}") from error
+        if status != 200:
+            raise UpstreamFailed(f"/health answered {status}")
 
     async def _join(self) -> None:
         self._events_lost = False
-        found = await discover(self._session, self._spec, DISCOVERY_TIMEOUT_S)
+        found = await discover(self._upstream, self._spec, DISCOVERY_TIMEOUT_S)
         await self._prompts.learn(found.info.models)
         moved = self._joined is None or found.sources != self._joined.sources
         if moved:

@@ -3,8 +3,8 @@
 import orjson
 from aiohttp import web
 
-from protocol.errors import ApiError, InvalidRequest
-from protocol.http import json_response, unexpected
+from protocol.errors import ApiError, InvalidRequest, unexpected
+from protocol.http import json_response
 from protocol.requests import ChatRequest, CompletionRequest
 from protocol.sse import DONE, encode_event
 from worker.choices import ChoiceDelta

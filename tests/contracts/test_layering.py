@@ -30,6 +30,7 @@ CONFINED = {
         "worker/model_recipes.py",
     },
     "zmq": {"kv_events/publisher.py", "kv_events/subscriber.py"},
+    "httptools": {"router/http/readers.py"},
     "transformers": {
         "protocol/message_template.py",
         "protocol/prompts.py",
@@ -49,6 +50,9 @@ CORES = [  # no sockets, no clocks, no ambient randomness
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "policies").glob("*.py")),
     "router/core.py",
     "router/fleet.py",
+    "router/http/heads.py",
+    "router/http/readers.py",
+    "router/http/routes.py",
     "router/index.py",
     "router/load.py",
     "worker/block_manager.py",

@@ -79,27 +79,6 @@ def test_done_is_openais_end_of_stream() -> None:
     assert DONE == b"data: [DONE]\n\n"
 
 
-@pytest.mark.parametrize(
-    ("stream", "mid_event"),
-    [
-        (b"", False),
-        (b"data: x\n\n", False),
-        (b"data: x\n\ndata", True),
-        (b"data: x\n", True),
-        (b"event: x\n", True),
-        (b": part of a comment", True),
-        (b": ping\n", False),
-        (b": ping\n\n", False),
-        (b"data: x\n: ping\n", True),
-        (b"data: x\r\n\r", False),
-    ],
-)
-def test_mid_event(stream: bytes, mid_event: bool) -> None:
-    reader = EventReader()
-    reader.feed(stream)
-    assert reader.mid_event is mid_event
-
-
 @given(st.integers(0, 40), st.integers(1, 7))
 def test_an_event_over_the_bound_is_dropped_and_reading_goes_on(padding: int, chunk_size: int) -> None:
     long = b"data: " + b"x" * padding + b"\ndata: more of it\n\n"
@@ -159,33 +138,38 @@ def test_null_usage_in_later_chunks_does_not_undo_it() -> None:
     assert peek.usage == Usage(9, 2, None)
 
 
-def test_first_token_is_an_events_not_a_comments() -> None:
-    peek = ResponsePeek("text/event-stream")
-    peek.feed(b": keep-alive\n\ndata: {")
-    assert not peek.saw_token
-    assert peek.mid_event
-    peek.feed(b"}\n\n")
-    assert peek.saw_token
-    assert not peek.mid_event
+def test_what_a_model_says_of_usage_is_not_the_usage() -> None:
+    text = json.dumps(json.dumps(usage(prompt_tokens=1)))
+    answer = f'{{"choices": [{{"text": {text}}}], "usage": {{"prompt_tokens": 9, "completion_tokens": 2}}}}'.encode()
+    peek = ResponsePeek("application/json")
+    peek.feed(answer)
+    assert peek.usage == Usage(9, 2, None)
+    talk = ResponsePeek("application/json")
+    talk.feed(f'{{"choices": [{{"text": {text}}}]}}'.encode())
+    assert talk.usage is None
 
 
-@pytest.mark.parametrize("content_type", ["application/json", None])
-def test_first_byte_of_other_answers_counts(content_type: str | None) -> None:
-    peek = ResponsePeek(content_type)
-    peek.feed(b"")
-    assert not peek.saw_token
-    peek.feed(b"{")
-    assert peek.saw_token
-    assert not peek.mid_event
-
-
-def test_a_json_answer_over_the_bound_has_no_usage() -> None:
-    body = json.dumps({"choices": "x" * 500} | usage()).encode()
-    peek = ResponsePeek("application/json", max_json_body_bytes=400)
-    for place in range(0, len(body), 50):
-        peek.feed(body[place : place + 50])
+@given(st.text(max_size=60))
+def test_no_text_can_pass_for_usage(text: str) -> None:
+    peek = ResponsePeek("application/json")
+    peek.feed(json.dumps({"choices": [{"text": f'"usage": {{"prompt_tokens": 1}} {text}'}]}).encode())
     assert peek.usage is None
-    assert len(peek._body) <= 400
+
+
+def test_usage_before_other_fields_of_a_json_answer() -> None:
+    peek = ResponsePeek("application/json")
+    peek.feed(json.dumps(usage() | {"prompt_token_ids": list(range(50_000))}).encode())
+    assert peek.usage == Usage(9, 2, None)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream"])
+def test_memory_of_a_peek_stays_bounded_and_the_end_is_seen(content_type: str) -> None:
+    peek = ResponsePeek(content_type)
+    for _ in range(50):
+        peek.feed(b"x" * 100_000)
+        assert len(peek._tail) <= 2 << 20
+    peek.feed(encode_event(json.dumps(usage()).encode()) + DONE)
+    assert peek.usage == Usage(9, 2, None)
 
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.sampled_from(["text/event-stream", "application/json"]))

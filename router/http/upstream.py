@@ -1,0 +1,214 @@
+"""The workers' connections: one request at a time on each, kept for the next as long as the worker surely keeps it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from router.http.answers import Source
+from router.http.heads import Header, ProtocolError, ResponseHead, encode_head
+from router.http.readers import ResponseReader
+
+CONNECT_TIMEOUT_S = 3.0
+MAX_IDLE_S = 4.0
+"""Below what engines keep an idle connection: vLLM's and SGLang's server gives it up after 5 s."""
+
+
+class Sink(Protocol):
+    """Who takes an answer: `begin` once, then `feed` until the call that says `last`.
+
+    `feed` gets the body's bytes as they come, in as many pieces as there are chunks; none where the body is empty.
+    Neither may raise.
+    """
+
+    def begin(self, head: ResponseHead, source: Source) -> None: ...
+
+    def feed(self, pieces: Sequence[bytes], last: bool) -> None: ...
+
+
+class Upstream:
+    """The connections to all workers, by base URL (`http(s)://HOST[:PORT]`).
+
+    Idle ones are bounded by how many requests ran at once. Close it when no exchange runs any more.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[str, dict[_Connection, float]] = {}  # since when, oldest first
+
+    async def exchange(
+        self, url: str, method: bytes, target: bytes, headers: Sequence[Header], body: bytes, sink: Sink
+    ) -> None:
+        """Send a request; returns when `sink` has all of its answer.
+
+        Raises OSError (TimeoutError included): no connection, or the answer broke off. Cancelled, it closes the
+        connection, and the worker can tell. `headers` say nothing of framing or connection.
+        """
+        head = _request_head(url, method, target, headers, body)
+        if (kept := self._take(url)) is not None:
+            try:
+                await kept.exchange(method, head, body, sink)
+                return
+            except _GivenUp:  # idle too long for this worker after all
+                pass
+        await (await self._open(url)).exchange(method, head, body, sink)
+
+    async def get(self, url: str, target: str, *, max_bytes: int) -> tuple[int, bytes]:
+        """Status and body, cut off after `max_bytes`. Raises OSError as `exchange` does."""
+        kept = _Kept(max_bytes)
+        await self.exchange(url, b"GET", target.encode(), (), b"", kept)
+        return kept.status, bytes(kept.body)
+
+    def close(self) -> None:
+        for connections in list(self._idle.values()):
+            for connection in list(connections):
+                connection.close()
+
+    # For the connections
+
+    def keep(self, connection: "_Connection") -> None:
+        idle, now_s = self._idle.setdefault(connection.url, {}), _now_s()
+        idle[connection] = now_s
+        oldest, since_s = next(iter(idle.items()))
+        if now_s - since_s > MAX_IDLE_S:  # after a peak, each that comes back sees off one that nobody needed
+            oldest.close()
+
+    def forget(self, connection: "_Connection") -> None:
+        idle = self._idle.get(connection.url, {})
+        idle.pop(connection, None)
+        if not idle:
+            self._idle.pop(connection.url, None)
+
+    def _take(self, url: str) -> "_Connection | None":
+        """The connection that was used last, unless it is too old; then all others are too."""
+        idle = self._idle.get(url)
+        if not idle:
+            return None
+        connection, since_s = idle.popitem()
+        if _now_s() - since_s <= MAX_IDLE_S:
+            return connection
+        for old in [connection, *idle]:
+            old.close()
+        return None
+
+    async def _open(self, url: str) -> "_Connection":
+        parts = urlsplit(url)
+        tls = parts.scheme == "https"
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(self, url),
+                    parts.hostname or "",
+                    parts.port or (443 if tls else 80),
+                    ssl=tls or None,
+                )
+        except TimeoutError as error:
+            raise TimeoutError(f"no connection in {CONNECT_TIMEOUT_S} s") from error
+        return connection
+
+
+class _GivenUp(ConnectionError):
+    """A connection that served before ended before any byte of this answer."""
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, upstream: Upstream, url: str) -> None:
+        self.url = url
+        self._upstream = upstream
+        self._reader = ResponseReader()
+        self._transport: asyncio.Transport
+        self._sink: Sink
+        self._answered: asyncio.Future[None] | None = None  # while an exchange runs
+        self._used = self._heard = False
+
+    async def exchange(self, method: bytes, head: bytes, body: bytes, sink: Sink) -> None:
+        if self._transport.is_closing():
+            raise _GivenUp
+        self._reader.expect(method)
+        self._sink, self._heard = sink, False
+        self._answered = asyncio.get_running_loop().create_future()
+        self._transport.writelines([head, body] if body else [head])
+        try:
+            await self._answered
+        finally:
+            self._answered, self._used = None, True
+            all_sent = not self._transport.get_write_buffer_size()  # else it answered without reading the request
+            if self._reader.reusable and all_sent and not self._transport.is_closing():
+                self._transport.resume_reading()
+                self._upstream.keep(self)
+            else:
+                self._transport.abort()
+
+    def close(self) -> None:
+        self._upstream.forget(self)
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods, not by its class
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered is None or self._answered.done():
+            self.close()  # nobody asked
+            return
+        self._heard = True
+        reader = self._reader
+        began = reader.head is not None
+        try:
+            pieces = reader.feed(data)
+        except ProtocolError as error:
+            self._answered.set_exception(ConnectionError(str(error)))
+            return
+        if not began and reader.head is not None:
+            self._sink.begin(reader.head, self)
+        if pieces or reader.done:
+            self._sink.feed(pieces, reader.done)
+        if reader.done:
+            self._answered.set_result(None)
+
+    def eof_received(self) -> None:
+        self._transport.abort()  # and not once the worker has taken what it has not read yet
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._upstream.forget(self)
+        if self._answered is None or self._answered.done():
+            return
+        try:
+            self._reader.end()
+        except ProtocolError as error:
+            given_up = self._used and not self._heard
+            self._answered.set_exception(_GivenUp() if given_up else ConnectionError(str(error)))
+        else:
+            self._sink.feed((), True)
+            self._answered.set_result(None)
+
+
+class _Kept:
+    """A Sink that keeps the first `max_bytes` of a body."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.status = 0
+        self.body = bytearray()
+
+    def begin(self, head: ResponseHead, source: Source) -> None:
+        self.status = head.status
+
+    def feed(self, pieces: Sequence[bytes], last: bool) -> None:
+        for piece in pieces:
+            self.body += piece[: self._max_bytes - len(self.body)]
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _request_head(url: str, method: bytes, target: bytes, headers: Sequence[Header], body: bytes) -> bytes:
+    framed = [(b"host", url.partition("://")[2].encode()), *headers]
+    if body or method in (b"POST", b"PUT", b"PATCH"):
+        framed.append((b"content-length", b"%d" % len(body)))
+    return encode_head(b"%b %b HTTP/1.1" % (method, target), framed)
