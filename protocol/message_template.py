@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from transformers.utils.chat_template_utils import _compile_jinja_template  # has the environment that templates run in
 
 _WITH_STATE = frozenset({"cycler", "joiner", "lipsum"})
 """What they give differs from call to call."""
@@ -35,7 +34,9 @@ class MessageTemplate:
 
     def __init__(self, source: str) -> None:
         """Raises NotByMessage, and jinja2.TemplateSyntaxError for what is no template."""
-        environment = _compile_jinja_template(source).environment
+        from transformers.utils.chat_template_utils import _compile_jinja_template  # not before a tokenizer is loaded
+
+        environment = _compile_jinja_template(source).environment  # the one that templates run in
         tree = environment.parse(source)
         self.head_messages, loop = _examined(tree)
         self.looks_at_last = "last" in _uses_of_loop(loop)

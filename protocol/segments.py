@@ -16,8 +16,6 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from transformers import PreTrainedTokenizerFast
-
 MAX_CACHED_TOKENS = 1 << 20  # some 10 bytes each, with their text
 
 
@@ -106,6 +104,8 @@ class SegmentTokenizer:
 
 def _encoding(tokenizer: Any) -> Callable[[str], list[int]]:
     """The tokenizer's `encode` that adds no special tokens; its backend's, twice as fast, where that is the same."""
+    from transformers import PreTrainedTokenizerFast  # not before a tokenizer is loaded: see prompts.py
+
     if getattr(type(tokenizer), "_encode_plus", None) is not PreTrainedTokenizerFast._encode_plus:
         return partial(tokenizer.encode, add_special_tokens=False, verbose=False)
     tokenizer.encode("", add_special_tokens=False)  # turns truncation and padding off, as any later one would
