@@ -161,9 +161,7 @@ def _trace(path: Path, tokenizer: str | None, window_s: float | None, limit: int
 
 
 def _tokens(tokenizer: str) -> TextTokens:
-    from protocol.prompts import PromptEncoder  # brings transformers, which takes seconds to import
-
     try:
-        return ModelTokens(PromptEncoder.load(tokenizer))
+        return ModelTokens.load(tokenizer)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--tokenizer") from error

@@ -7,23 +7,21 @@ from typing import Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from replay.options import OutputPath
+from replay.options import ABOVE_ZERO, COUNT, OutputPath
+from replay.output import show
 from replay.traces.generate import BLOCK_TOKENS, SMALL_WORKLOADS, small_workloads
 from replay.traces.ideal import BLOCK_SIZES, granularity_table, ideal_hit_ratio
 from replay.traces.mix import Mix, Span, generate_mix
 from replay.traces.mooncake import MOONCAKE
 from replay.traces.reader import read_trace
-from replay.traces.text import ModelTokens, TextTokens
+from replay.traces.text import ModelTokens
 from replay.traces.trace import Trace
 from replay.traces.writer import write_mooncake
 
 CACHES = (1, 2, 4, 8, 16)
 
-COUNT = click.IntRange(min=1)
-POSITIVE = click.FloatRange(min=0, min_open=True)
 SOURCE = click.Path(exists=True, path_type=Path)
 
 seed_option = click.option("--seed", type=int, default=0, show_default=True)
@@ -52,16 +50,16 @@ SPAN, SPAN_FROM_1 = SpanType(), SpanType(least=1)
 
 MIX_OPTIONS: dict[str, tuple[click.ParamType[Any], str]] = {
     "sessions": (COUNT, "Of people and agents together; subagents come on top."),
-    "sessions_per_s": (POSITIVE, "How many begin in a second."),
+    "sessions_per_s": (ABOVE_ZERO, "How many begin in a second."),
     "tenants": (COUNT, "Each has a system prompt of its own."),
     "tenant_skew": (click.FloatRange(min=0), "The k-th tenant's share goes with 1/k to this power."),
     "agent_share": (click.FloatRange(0, 1), "Of the sessions."),
     "system_tokens": (SPAN_FROM_1, "A tenant's system prompt."),
     "turns": (SPAN_FROM_1, "Of a session."),
     "typed_tokens": (SPAN, "What a person adds in a turn."),
-    "typing_s": (POSITIVE, "A person's mean pause before it."),
+    "typing_s": (ABOVE_ZERO, "A person's mean pause before it."),
     "tool_tokens": (SPAN, "What an agent's tool adds in a turn."),
-    "tool_s": (POSITIVE, "An agent's mean pause before it."),
+    "tool_s": (ABOVE_ZERO, "An agent's mean pause before it."),
     "subagents": (SPAN, "That an agent starts halfway."),
     "subagent_turns": (SPAN, "Of each of them."),
     "answer_tokens": (SPAN, "Of each answer."),
@@ -107,7 +105,7 @@ def ideal(source: Path, **reading: Any) -> None:
     for caches in CACHES:
         table.add_column("1 cache" if caches == 1 else f"{caches} in turn", justify="right")
     table.add_row(*ratios)
-    Console().print(table)
+    show(table)
 
 
 @trace.command()
@@ -120,7 +118,7 @@ def granularity(seed: int) -> None:
         table.add_column(column, justify="right")
     for name, ratios in granularity_table(small_workloads(seed)).items():
         table.add_row(name, *(f"{ratio:.1%}" for ratio in ratios.values()))
-    Console().print(table)
+    show(table)
 
 
 @trace.group()
@@ -164,14 +162,8 @@ def mix(dest: Path, seed: int, **values: Any) -> None:
 
 def _read(source: Path, *, trace_block_tokens: int | None, output_tokens: int | None, tokenizer: str | None) -> Trace:
     with refused():
-        text = None if tokenizer is None else _model_tokens(tokenizer)
+        text = None if tokenizer is None else ModelTokens.load(tokenizer)
         return read_trace(source, text=text, block_tokens=trace_block_tokens, output_tokens=output_tokens)
-
-
-def _model_tokens(model: str) -> TextTokens:
-    from protocol.prompts import PromptEncoder  # brings transformers, which takes seconds to import
-
-    return ModelTokens(PromptEncoder.load(model))
 
 
 def _write(made: Trace, dest: Path, block_tokens: int) -> None:

@@ -1,7 +1,7 @@
 """How prompts that a trace holds as text become tokens: by a model's tokenizer, or each character a token."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import orjson
 
@@ -38,6 +38,13 @@ class ModelTokens:
 
     def __init__(self, encoder: "PromptEncoder") -> None:
         self._encoder = encoder
+
+    @classmethod
+    def load(cls, model: str) -> Self:
+        """Of a local directory or a hub name; ValueError where there is no tokenizer."""
+        from protocol.prompts import PromptEncoder
+
+        return cls(PromptEncoder.load(model))
 
     def prompt(self, prompt: str | Chat) -> Sequence[int]:
         if isinstance(prompt, str):
