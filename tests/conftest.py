@@ -1,11 +1,16 @@
-"""Shared by every room's tests: a tokenizer made on the spot, and a model of which there is nothing else."""
+"""Shared by every room's tests: a tokenizer made on the spot, a model of which there is nothing else, and hypothesis
+without a clock."""
 
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")  # a busy machine is no reason to fail
 
 SPECIAL = ["<s>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
