@@ -106,10 +106,16 @@ async def measure(
         for child, url in zip(children, fleet.urls, strict=True):
             await processes.wait_ready(child, session, f"{url}/health", READY_S)
         router = await processes.start("router", *command(fleet, port, peers))
-        await processes.wait_ready(router, session, f"http://127.0.0.1:{port}/health", READY_S)
+        await processes.wait_ready(router, session, f"http://127.0.0.1:{port}/v1/models", READY_S, has_models)
         counted = [option for url in fleet.urls for option in ("--worker-url", url)]
         live = ["--live", f"http://127.0.0.1:{port}", "--api", "chat", "--model", MODEL, "--seed", "0", *counted]
-        return await processes.guard(asyncio.to_thread(replay, str(trace), *load, *live))
+        result = await processes.guard(asyncio.to_thread(replay, str(trace), *load, *live))
+        measured: dict[str, Any] = result["live"]
+        return measured
+
+
+def has_models(body: bytes) -> bool:
+    return bool(orjson.loads(body)["data"])
 
 
 def replay(*arguments: str) -> dict[str, Any]:

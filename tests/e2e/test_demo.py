@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "warmroute", "demo", "--model", "tiny-random", "--json"]
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")
