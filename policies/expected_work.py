@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from policies.parameters import Amount
 from policies.views import Candidate, RequestView
@@ -10,46 +9,45 @@ from policies.views import Candidate, RequestView
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWork:
-    """cost = Q + u * (w + gamma * n) + kappa * d, in prefill tokens; u = prompt tokens that are not cached there.
+    """cost = wait + prefill + omega * (stalls + decoding), in milliseconds of a worker:
 
-    Q is the wait; u * w this request's own prefill (w > 1 also prices the cache space that a second copy takes);
-    u * gamma * n what that prefill costs the n requests which decode beside it; kappa * d the decode load already
-    there. It contains least-prefill (w only), LMetric's product (OSDI'26: Q + u times n + 1) and NVIDIA Dynamo's sum
-    of prefill and decode blocks as cases.
+    prefill   u * prefill_token_ms: this prompt, where it is not cached
+    wait      Q * prefill_token_ms + min(w * prefill_pass_ms, prefill): what is prefilled first. Each of the w that wait
+              takes a pass, but a prompt as short as that, or as warm, joins one of theirs
+    stalls    n * prefill: the requests that decode there stand still while it is prefilled
+    decoding  (answer_tokens / 2) * decode_kv_token_ms * (d + d's mean of late) / 2: KV tokens that lengthen this
+              answer's decode steps
+
+    An answer meets a neighbour for half of its own length on average, since one of the two has begun already or ends
+    first. And of the neighbours that it meets, half are there now and half are yet to come: those are as many as there
+    were of late, which is also what the follow-ups of this prompt will meet.
+
+    `omega` is the worth of a millisecond of decoding in milliseconds of TTFT. The other parameters are a worker's
+    profile, as `warmroute replay --calibrate` measures and names it, and the length of an answer that nothing is known
+    about. The defaults are those of a large GPU (NVIDIA Dynamo's polynomial model, whose pool of 1,048,576 tokens takes
+    54 ms a step more when it is full than its slope at the empty pool begins with). docs/policies.md tells how omega
+    was chosen, and what other values do.
 
     Shines where prompts share prefixes and workers are loaded unevenly. Does not know how long an answer will be: a
-    worker with few long generations looks like one with few short ones.
-
-    The defaults come from a simulator over nine cells (Mooncake conversation at 4, 8, 16 workers and four loads,
-    Mooncake arXiv, two agentic traces, a synthetic one); neighbours (w 1 to 2, gamma 0.05 to 0.2, kappa 0.03 to 0.08)
-    are within 2 % there. No trace was held out.
+    worker with few long generations looks like one with few short ones. Counts in one profile: of unlike workers, the
+    slow one is known by its longer queue only. Its cases are least-prefill (omega and prefill_pass_ms 0) and, but for
+    d's mean, NVIDIA Dynamo's sum of prefill and decode blocks; n * u is of LMetric's product (OSDI'26).
     """
 
-    w: Amount = 1.0
-    gamma: Amount = 0.1
-    kappa: Amount = 0.05
-
-    @classmethod
-    def from_profile(
-        cls, *, prefill_ms_per_token: float, decode_ms_per_kv_token: float, output_tokens: float, omega: float = 0.1
-    ) -> Self:
-        """The constants that follow from a worker's measured profile and one preference.
-
-        `omega` is the worth of a millisecond of decoding in milliseconds of TTFT. A prefill of u tokens stops n
-        decodes for u * prefill_ms_per_token each, hence gamma = omega. Each KV token read beside it lengthens each of
-        this request's `output_tokens` (expected) decode steps by `decode_ms_per_kv_token`, hence kappa = omega *
-        output_tokens * decode_ms_per_kv_token / prefill_ms_per_token, the last to count in prefill tokens.
-        Raises ValueError for a profile or preference that cannot be.
-        """
-        if prefill_ms_per_token <= 0:
-            raise ValueError(f"prefill_ms_per_token must be > 0, not {prefill_ms_per_token}")
-        if min(decode_ms_per_kv_token, output_tokens, omega) < 0:
-            raise ValueError("decode_ms_per_kv_token, output_tokens and omega must be >= 0")
-        return cls(gamma=omega, kappa=omega * output_tokens * decode_ms_per_kv_token / prefill_ms_per_token)
+    omega: Amount = 0.12
+    answer_tokens: Amount = 350.0
+    prefill_token_ms: Amount = 0.01518
+    prefill_pass_ms: Amount = 16.5
+    decode_kv_token_ms: Amount = 5.15e-5
 
     def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        return [self._cost(c.uncached_tokens(request), c) for c in candidates]
+        return [self._cost_ms(c.uncached_tokens(request), c) for c in candidates]
 
-    def _cost(self, uncached_tokens: int, c: Candidate) -> float:
-        own_prefill = uncached_tokens * (self.w + self.gamma * c.active_requests)
-        return c.queued_prefill_tokens + own_prefill + self.kappa * c.decode_tokens
+    def _cost_ms(self, uncached_tokens: int, c: Candidate) -> float:
+        prefill_ms = uncached_tokens * self.prefill_token_ms
+        passes_ms = min(c.waiting_requests * self.prefill_pass_ms, prefill_ms)
+        wait_ms = c.queued_prefill_tokens * self.prefill_token_ms + passes_ms
+        stalls_ms = c.active_requests * prefill_ms
+        neighbours_tokens = (c.decode_tokens + c.mean_decode_tokens) / 2
+        decoding_ms = self.answer_tokens / 2 * self.decode_kv_token_ms * neighbours_tokens
+        return wait_ms + prefill_ms + self.omega * (stalls_ms + decoding_ms)

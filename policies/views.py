@@ -57,6 +57,10 @@ class Candidate(NamedTuple):
     """n: requests placed there and not finished."""
     decode_tokens: int
     """d: KV tokens that those requests hold, which every decode step reads."""
+    mean_decode_tokens: float
+    """d of late: its mean, in which what was some twenty seconds ago counts a third."""
+    waiting_requests: int
+    """w: those of the n that have no first token yet."""
     last_placed: int
     """The number of the last request placed there, counting from 1; 0: none yet."""
     prefill_tokens_per_s: float = inf

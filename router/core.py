@@ -218,6 +218,8 @@ class RouterCore:
                 queued_prefill_tokens=slot.load.queued_prefill_tokens(now),
                 active_requests=slot.load.active_requests,
                 decode_tokens=slot.load.decode_tokens,
+                mean_decode_tokens=slot.load.mean_decode_tokens(now),
+                waiting_requests=slot.load.waiting_requests,
                 last_placed=slot.last_placed,
                 prefill_tokens_per_s=slot.load.rate.tokens_per_s,
                 tree_tokens=self._index.held_blocks(slot.bit) * (slot.block_size or 0),

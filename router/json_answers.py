@@ -31,6 +31,8 @@ def decision_json(decision: Decision, finish: Finish | None, now: float) -> dict
                 "queued_prefill_tokens": candidate.queued_prefill_tokens,
                 "active_requests": candidate.active_requests,
                 "decode_tokens": candidate.decode_tokens,
+                "mean_decode_tokens": candidate.mean_decode_tokens,
+                "waiting_requests": candidate.waiting_requests,
                 "cost": cost,
             }
             for candidate, state, cost in zip(decision.candidates, decision.cache_states, decision.costs, strict=True)

@@ -9,7 +9,7 @@ from policies.views import Candidate, Policy, PrefixShare, RequestView
 
 def worker(key: str, **fields: float) -> Candidate:
     """An idle, empty worker that prefills 1000 tokens/s, but for `fields`."""
-    return Candidate(key, 0, 0.0, 0, 0, 0, prefill_tokens_per_s=1000.0)._replace(**fields)
+    return Candidate(key, 0, 0.0, 0, 0, 0.0, 0, 0, prefill_tokens_per_s=1000.0)._replace(**fields)
 
 
 def costs(policy: str | Policy, request: RequestView, *fleet: Candidate) -> Sequence[float]:

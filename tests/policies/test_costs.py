@@ -104,7 +104,14 @@ def test_ttft_piles_decodes_onto_one_worker() -> None:
     st.integers(0, 50),
     st.integers(0, 10**5),
     st.sampled_from(
-        [("cached_tokens", -1), ("queued_prefill_tokens", 1), ("active_requests", 1), ("decode_tokens", 1)]
+        [
+            ("cached_tokens", -1),
+            ("queued_prefill_tokens", 1),
+            ("active_requests", 1),
+            ("decode_tokens", 1),
+            ("mean_decode_tokens", 1),
+            ("waiting_requests", 1),
+        ]
     ),
 )
 def test_more_work_never_costs_less(

@@ -4,12 +4,22 @@ from policies.expected_work import ExpectedWork
 from policies.views import RequestView
 from tests.policies.fleet import best, costs, worker
 
+PROFILE = "expected_work:prefill_token_ms=0.1:prefill_pass_ms=7:decode_kv_token_ms=0.001"
+
 
 def test_formula() -> None:
-    c = worker("a", cached_tokens=600, queued_prefill_tokens=50, active_requests=2, decode_tokens=1000)
-    request = RequestView(1000)
-    assert costs("expected_work", request, c) == [pytest.approx(50 + 400 * (1 + 0.1 * 2) + 0.05 * 1000)]
-    assert costs("expected_work:w=3:gamma=0:kappa=0", request, c) == [pytest.approx(50 + 1200)]
+    c = worker(
+        "a",
+        cached_tokens=600,
+        queued_prefill_tokens=50,
+        active_requests=3,
+        waiting_requests=2,
+        decode_tokens=1000,
+        mean_decode_tokens=3000.0,
+    )
+    wait_ms, prefill_ms, stalls_ms, decoding_ms = 50 * 0.1 + 2 * 7, 400 * 0.1, 3 * 40, 100 * 0.001 * 2000
+    expected_ms = wait_ms + prefill_ms + 0.2 * (stalls_ms + decoding_ms)
+    assert costs(f"{PROFILE}:omega=0.2:answer_tokens=200", RequestView(1000), c) == [pytest.approx(expected_ms)]
 
 
 def test_keeps_affinity_until_the_wait_costs_more_than_the_prefill() -> None:
@@ -19,38 +29,28 @@ def test_keeps_affinity_until_the_wait_costs_more_than_the_prefill() -> None:
         assert best("expected_work", RequestView(1000), warm, cold) == {expected}
 
 
+def test_each_that_waits_takes_a_pass() -> None:
+    """A queue of many short prompts is longer than its tokens say, unless this one is as short."""
+    many = worker("many", queued_prefill_tokens=100, active_requests=5, waiting_requests=5)
+    one = worker("one", queued_prefill_tokens=200, active_requests=5, waiting_requests=1)
+    assert best("expected_work", RequestView(5000), many, one) == {"one"}
+    assert best("expected_work:prefill_pass_ms=0", RequestView(5000), many, one) == {"many"}
+    assert best("expected_work", RequestView(10), many, one) == {"many"}
+
+
+def test_a_new_conversation_goes_where_less_was_held_of_late() -> None:
+    """Of two idle places, the one whose conversations have just paused is the worse."""
+    paused, quiet = worker("paused", mean_decode_tokens=50_000.0), worker("quiet", mean_decode_tokens=1000.0)
+    assert best("expected_work", RequestView(1000), paused, quiet) == {"quiet"}
+
+
 def test_an_answer_s_length_is_not_known() -> None:
     """Its documented failure: one long generation ahead looks like one that is about to end."""
-    busy, ending = (
-        worker("busy", active_requests=1, decode_tokens=500),
-        worker("b", active_requests=1, decode_tokens=500),
-    )
-    assert best("expected_work", RequestView(100), busy, ending) == {"busy", "b"}
+    busy, ending = (worker(key, active_requests=1, decode_tokens=500) for key in ("busy", "ending"))
+    assert best("expected_work", RequestView(100), busy, ending) == {"busy", "ending"}
 
 
-def test_constants_follow_from_a_profile() -> None:
-    """Dynamo's polynomial timing: 0.01518 ms a prompt token; 54 ms a decode step over 1,048,576 KV tokens."""
-    policy = ExpectedWork.from_profile(
-        prefill_ms_per_token=0.01518, decode_ms_per_kv_token=54.01 / 1048576, output_tokens=350, omega=0.05
-    )
-    assert (policy.w, policy.gamma) == (1.0, 0.05)
-    assert policy.kappa == pytest.approx(0.0594, rel=0.01), "near what the simulator found"
-
-
-def test_a_worker_with_free_decodes_has_no_decode_terms() -> None:
-    policy = ExpectedWork.from_profile(prefill_ms_per_token=1, decode_ms_per_kv_token=0, output_tokens=100, omega=0)
-    assert policy == ExpectedWork(1.0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"prefill_ms_per_token": 0.0}, "prefill_ms_per_token must be > 0, not 0.0"),
-        ({"omega": -1.0}, "omega must be >= 0"),
-        ({"output_tokens": -1.0}, "output_tokens"),
-    ],
-)
-def test_a_profile_that_cannot_be(changed: dict[str, float], message: str) -> None:
-    profile = {"prefill_ms_per_token": 1.0, "decode_ms_per_kv_token": 1.0, "output_tokens": 1.0}
-    with pytest.raises(ValueError, match=message):
-        ExpectedWork.from_profile(**profile | changed)
+def test_without_worth_of_decoding_it_is_least_prefill() -> None:
+    policy = ExpectedWork(omega=0, prefill_pass_ms=0, prefill_token_ms=1)
+    c = worker("a", cached_tokens=6, queued_prefill_tokens=50, active_requests=3, waiting_requests=2, decode_tokens=9)
+    assert costs(policy, RequestView(10), c) == costs("least_prefill", RequestView(10), c)

@@ -17,7 +17,7 @@ def test_every_name_makes_a_policy() -> None:
 
 
 def test_parameters_are_read_by_their_kind() -> None:
-    assert make_policy("expected_work:w=2:kappa=1e-3") == ExpectedWork(w=2.0, kappa=0.001)
+    assert make_policy("expected_work:omega=2:answer_tokens=1e3") == ExpectedWork(omega=2.0, answer_tokens=1000.0)
     sticky = make_policy("sticky_until_saturated:affinity_threshold=1:decode_bound=true")
     assert sticky == StickyUntilSaturated(affinity_threshold=1.0, decode_bound=True)
     own = make_policy(f"{OWN}:ByName:letter=x:times=-3:share=0:reverse=false")
@@ -33,12 +33,12 @@ def test_a_policy_of_the_user_s_own() -> None:
     [
         ("fastest", r"unknown policy 'fastest': one of .*round_robin.*, or your own as package\.module:factory"),
         ("", r"unknown policy ''"),
-        ("expected_work:omega=1", r"no parameter 'omega': it takes w, gamma, kappa"),
+        ("expected_work:w=1", r"no parameter 'w': it takes omega, answer_tokens, prefill_token_ms, prefill_pass_ms, "),
         ("random:w=1", r"policy random has no parameter 'w': it takes none"),
-        ("expected_work:w", r"w must be a number >= 0, not ''"),
-        ("expected_work:w=-1", r"w must be a number >= 0, not '-1'"),
-        ("expected_work:w=nan", r"w must be a number >= 0, not 'nan'"),
-        ("expected_work:w=inf", r"w must be a number >= 0, not 'inf'"),
+        ("expected_work:omega", r"omega must be a number >= 0, not ''"),
+        ("expected_work:omega=-1", r"omega must be a number >= 0, not '-1'"),
+        ("expected_work:omega=nan", r"omega must be a number >= 0, not 'nan'"),
+        ("expected_work:omega=inf", r"omega must be a number >= 0, not 'inf'"),
         ("two_tier:cache_threshold=1.5", r"cache_threshold must be a number from 0 to 1, not '1.5'"),
         ("chwbl:load_factor=0.9", r"load_factor must be a number >= 1, not '0.9'"),
         ("sticky_until_saturated:decode_bound=1", r"decode_bound must be true or false, not '1'"),

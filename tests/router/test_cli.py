@@ -82,7 +82,7 @@ def test_bad_files(parse: Any, tmp_path: Path, text: str, message: str) -> None:
         (["--worker", "http://a:1,event=tcp://b:1"], "event='tcp://b:1' is not one of url, events"),
         (["--worker", "http://a:1,events=b:1"], "must be tcp://HOST:PORT"),
         (["--worker", "http://a:1,topic=x"], "replay= and topic= go with events="),
-        (["--policy", "expected_work:w=-1"], "w must be a number >= 0"),
+        (["--policy", "expected_work:omega=-1"], "omega must be a number >= 0"),
         (["--port", "70000"], "0<=x<=65535"),
         (["--max-attempts", "0"], "x>=1"),
         (["--config", "/nowhere.yaml"], "No such file"),

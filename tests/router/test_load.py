@@ -1,10 +1,12 @@
 """Load accounting: what waits, what it decays by, and that everything returns to zero."""
 
+from math import exp
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load import PrefillRate, SlotLoad
+from router.load import DECODE_MEMORY_S, PrefillRate, SlotLoad
 
 
 def test_backlog_counts_uncached_tokens_until_the_first_token() -> None:
@@ -33,6 +35,41 @@ def test_an_idle_slot_does_not_save_up_work() -> None:
     load = SlotLoad(prior_prefill_tokens_per_s=100.0)
     load.reserve(1, 50, 50, now=1000.0)
     assert load.queued_prefill_tokens(1000.0) == 50
+
+
+def test_a_request_waits_until_its_first_token_or_its_end() -> None:
+    load = SlotLoad(100.0)
+    for ticket in (1, 2, 3):
+        load.reserve(ticket, 10, 10, now=0.0)
+    load.first_token(1, now=0.1)
+    load.first_token(1, now=0.2)
+    assert (load.active_requests, load.waiting_requests) == (3, 2)
+    load.finish(1, now=0.3)
+    load.finish(2, now=0.3)
+    assert (load.active_requests, load.waiting_requests) == (1, 1)
+
+
+def test_mean_decode_tokens_follows_what_is_held() -> None:
+    load = SlotLoad(100.0)
+    load.reserve(1, 1000, 0, now=500.0)
+    assert load.mean_decode_tokens(500.0) == 0
+    assert load.mean_decode_tokens(500.0 + DECODE_MEMORY_S) == pytest.approx(1000 * (1 - exp(-1)))
+    assert load.mean_decode_tokens(1000.0) == pytest.approx(1000, rel=1e-6)
+    load.finish(1, now=1000.0)
+    assert load.mean_decode_tokens(1000.0 + DECODE_MEMORY_S) == pytest.approx(1000 * exp(-1), rel=1e-6)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 60)), min_size=1, max_size=20))
+def test_mean_decode_tokens_is_the_integral(rows: list[tuple[int, float]]) -> None:
+    """Asked often or seldom, it is the same: here once, against a mean taken in small steps."""
+    load, now, mean, step = SlotLoad(100.0), 0.0, 0.0, 0.05
+    for ticket, (tokens, wait) in enumerate(rows):
+        steps = round(wait / step)
+        for _ in range(steps):
+            mean = load.decode_tokens + (mean - load.decode_tokens) * exp(-step / DECODE_MEMORY_S)
+        now += steps * step
+        load.reserve(ticket, tokens, 0, now)
+    assert load.mean_decode_tokens(now) == pytest.approx(mean, rel=1e-6, abs=1e-6)
 
 
 def test_prefill_rate_is_learned_from_first_tokens() -> None:
@@ -68,4 +105,5 @@ def test_everything_returns_to_zero(rows: list[tuple[int, float, float]], rng) -
     rng.shuffle(open_tickets)
     for ticket in open_tickets:
         load.finish(ticket, now)
-    assert (load.active_requests, load.decode_tokens, load.queued_prefill_tokens(now)) == (0, 0, 0)
+    assert (load.active_requests, load.waiting_requests) == (0, 0)
+    assert (load.decode_tokens, load.queued_prefill_tokens(now)) == (0, 0)
