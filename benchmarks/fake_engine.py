@@ -69,8 +69,8 @@ class FakeEngine:
         for number in range(self._events):
             due_s += self._gap_s
             await asyncio.sleep(max(0.0, due_s - loop.time()))
-            answer.write([event(tag, number)], last=False)
-        answer.write([END], last=True)
+            answer.write([event(tag, number)], False)
+        answer.write([END], True)
 
 
 async def serve(port: int, root: str) -> None:

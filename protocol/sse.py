@@ -131,8 +131,13 @@ class ResponsePeek:
     @property
     def usage(self) -> Usage | None:
         """The last usage in what has passed so far."""
-        found = map(_usage_in, reversed(_USAGE.findall(self._tail)))
-        return next((usage for usage in found if usage is not None), None)
+        return last_usage(self._tail)
+
+
+def last_usage(tail: bytes | bytearray) -> Usage | None:
+    """The last usage in the end of an answer, an event stream or a JSON object."""
+    found = map(_usage_in, reversed(_USAGE.findall(tail)))
+    return next((usage for usage in found if usage is not None), None)
 
 
 def _usage_in(document: bytes) -> Usage | None:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from protocol.errors import ApiError
-from protocol.sse import ResponsePeek, Usage, encode_event
-from router.http.answers import Answer, Response, Source
+from protocol.sse import MAX_JSON_TAIL_BYTES, MAX_STREAM_TAIL_BYTES, Usage, encode_event, last_usage
+from router.http.answers import Answer, Response
 from router.http.heads import HOP_BY_HOP, Header, ResponseHead, end_to_end
+from router.http.upstream import Feed, Source
 from router.records import Decision
 
 BACKPRESSURE = (429, 503)
@@ -16,20 +17,19 @@ NOT_PASSED = HOP_BY_HOP | {b"content-length", b"x-request-id", b"x-warmroute-wor
 
 
 class Passage:
-    """A Sink for the worker's answer.
+    """What becomes of a worker's answer: to the client, or held back.
 
     Nothing goes to the client before the first byte of the body has come: until then another worker may still be
     asked. For the same reason backpressure (429, 503) is held back, the first MAX_BUSY_BYTES of it.
     """
 
-    __slots__ = ("_answer", "_busy", "_decision", "_head", "_on_first_byte", "_peek", "_source")
+    __slots__ = ("_answer", "_busy", "_decision", "_head", "_on_first_byte", "_source")
 
     def __init__(self, answer: Answer, decision: Decision, on_first_byte: Callable[[], None]) -> None:
         """`on_first_byte` is called once, for an answer that is no error."""
         self._answer, self._decision, self._on_first_byte = answer, decision, on_first_byte
         self._head: ResponseHead
         self._source: Source
-        self._peek: ResponsePeek
         self._busy: bytearray | None = None
 
     @property
@@ -48,32 +48,31 @@ class Passage:
 
     @property
     def usage(self) -> Usage | None:
-        return self._peek.usage
+        """As the worker reported it near the end of its answer."""
+        return last_usage(self._answer.tail)
 
-    def begin(self, head: ResponseHead, source: Source) -> None:
+    def begin(self, head: ResponseHead, source: Source) -> Feed:
         self._head, self._source = head, source
-        self._peek = ResponsePeek(head.fields.get(b"content-type", b"").decode("latin-1"))
-        if head.status in BACKPRESSURE:
-            self._busy = bytearray()
+        if head.status not in BACKPRESSURE:
+            return self._pass_on
+        self._busy = bytearray()
+        return self._hold
 
-    def feed(self, pieces: Sequence[bytes], last: bool) -> None:
-        if self._busy is None:
-            self._pass_on(pieces, last)
-        else:
-            for piece in pieces:
-                self._busy += piece[: MAX_BUSY_BYTES - len(self._busy)]
+    def _hold(self, pieces: Sequence[bytes], last: bool) -> None:
+        assert self._busy is not None
+        for piece in pieces:
+            self._busy += piece[: MAX_BUSY_BYTES - len(self._busy)]
 
     def _pass_on(self, pieces: Sequence[bytes], last: bool) -> None:
-        if not self._answer.begun:
-            self._begin_answer()
-        self._answer.write(pieces, last=last)
-        for piece in pieces:
-            self._peek.feed(piece)
-
-    def _begin_answer(self) -> None:
+        """The first pieces; the others go to the client without us."""
         if self.status < 400:
             self._on_first_byte()
-        self._answer.pull(self._source)
+        self._begin_answer()
+        self._source.deliver_to(self._answer.write)
+        self._answer.write(pieces, last)
+
+    def _begin_answer(self) -> None:
+        self._answer.pull(self._source, MAX_STREAM_TAIL_BYTES if self._is_stream else MAX_JSON_TAIL_BYTES)
         decision = self._decision
         headers = [
             *self._headers(),
@@ -83,17 +82,19 @@ class Passage:
         ]
         self._answer.begin(self.status, self._head.reason, headers, self._head.length)
 
+    @property
+    def _is_stream(self) -> bool:
+        return self._head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
+
     def _headers(self) -> list[Header]:
         return end_to_end(self._head, NOT_PASSED)
 
     def break_off(self, error: ApiError) -> None:
         """The answer that began ends here: with an error event where it is a stream, else unfinished, which its client
         can tell."""
-        fields = self._head.fields
-        stream = fields.get(b"content-type", b"").startswith(b"text/event-stream")
-        if not stream or not self._answer.extendable or b"content-encoding" in fields:
+        if not self._is_stream or not self._answer.extendable or b"content-encoding" in self._head.fields:
             self._answer.abort()
             return
         self._answer.closes = True
         event = encode_event(orjson.dumps(error.body()))
-        self._answer.write([b"\n\n" + event], last=True)  # the worker may have sent half an event
+        self._answer.write([b"\n\n" + event], True)  # the worker may have sent half an event

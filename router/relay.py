@@ -109,7 +109,7 @@ class Relay:
     async def _send(self, request: Request, placement: Placement, passage: Passage) -> None:
         head = request.head
         await self._upstream.exchange(
-            placement.url, head.method, head.target, _headers(request, placement), request.body, passage
+            placement.url, head.method, head.target, _headers(request, placement), request.body, passage.begin
         )
 
     def _on_first_byte(self, placement: Placement) -> None:

@@ -1,10 +1,9 @@
 """What a handler answers with: a whole response, or a body piece by piece as fast as its client takes it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
-from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -43,87 +42,86 @@ class Source(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class _Framing(Enum):
-    """How a client learns where the body ends."""
-
-    LENGTH = auto()
-    CHUNKS = auto()
-    CLOSE = auto()  # HTTP/1.0 knows no chunks
-    BODILESS = auto()
-
-
 class Answer:
     """The answer to one request: `begin`, then `write` until the call that says `last`; or `send`; or `abort` any time.
 
     A slow client holds up the source that `pull` named. What is written without one waits in memory.
     """
 
-    __slots__ = ("_framing", "_head", "_paused", "_source", "_transport", "_unsent", "begun", "closes", "ended")
+    __slots__ = (
+        *("_bodiless", "_chunked", "_head", "_max_tail_bytes", "_paused", "_source", "_transport", "_unsent"),
+        *("begun", "closes", "ended", "extendable", "gone", "tail"),
+    )
 
     def __init__(self, transport: asyncio.Transport, head: RequestHead, *, paused: bool) -> None:
         """`head` is the request's. `paused`: the client has not taken yet what was written before."""
         self._transport, self._head, self._paused = transport, head, paused
-        self._framing = _Framing.BODILESS
-        self._unsent = b""
         self._source: Source | None = None
+        self._unsent = b""
+        self._chunked = self._bodiless = False
         self.begun = self.ended = False
         self.closes = not head.keep_alive
         """Whether the connection ends with this answer."""
+        self.extendable = False
+        """Whether the body may get longer than its source foresaw."""
+        self.tail = bytearray()
+        """The end of the body so far, at most twice what `pull` asked for, so that it is cut but seldom."""
+        self._max_tail_bytes = 0
+        self.gone = False
+        """Whether the client has gone, and whoever writes is about to hear of it."""
 
     def send(self, response: Response) -> None:
         reason = HTTPStatus(response.status).phrase.encode()
         date = (b"date", formatdate(usegmt=True).encode())
         self.begin(response.status, reason, [*response.headers, date], len(response.body))
-        self.write([response.body], last=True)
+        self.write([response.body], True)
 
     def begin(self, status: int, reason: bytes, headers: Sequence[Header], length: int | None) -> None:
         """`headers` say nothing of framing or connection. `length` None: it is not known. Goes out with the first
         `write`: each is a system call."""
         self.begun = True
-        framed = [*headers, *self._choose_framing(status, length)]
-        if self.closes:
-            framed.append((b"connection", b"close"))
+        self._bodiless = bodiless(self._head.method, status)
+        self._chunked = length is None and self._head.http_1_1 and not self._bodiless
+        self.extendable = length is None and not self._bodiless
+        self.closes |= length is None and not self._head.http_1_1  # the end of the connection ends the body
+        framed = [*headers, *self._framing(status, length)]
         self._unsent = encode_head(b"HTTP/1.1 %d %b" % (status, reason), framed)
 
-    def _choose_framing(self, status: int, length: int | None) -> list[Header]:
-        if length is not None:
-            self._framing = _Framing.LENGTH
-            framing = [(b"content-length", b"%d" % length)]
-        elif self._head.http_1_1:
-            self._framing = _Framing.CHUNKS
-            framing = [(b"transfer-encoding", b"chunked")]
+    def _framing(self, status: int, length: int | None) -> Iterator[Header]:
+        if length is not None and status != 204:
+            yield b"content-length", b"%d" % length
+        elif length is None and self._head.http_1_1 and status != 204:
+            yield b"transfer-encoding", b"chunked"
+        if self.closes:
+            yield b"connection", b"close"
+
+    def write(self, pieces: Sequence[bytes], last: bool) -> None:
+        """Every event comes here: few steps, and few functions, for most often none of it is in the CPU's cache."""
+        if not self._chunked:
+            data = b"" if self._bodiless else b"".join(pieces)
+        elif len(pieces) == 1:
+            data = b"%x\r\n%b\r\n" % (len(pieces[0]), pieces[0])
         else:
-            self._framing = _Framing.CLOSE
-            self.closes, framing = True, []
-        if not bodiless(self._head.method, status):
-            return framing
-        self._framing = _Framing.BODILESS
-        return [] if status == 204 else framing
-
-    @property
-    def extendable(self) -> bool:
-        """Whether the body may be longer than its source foresaw."""
-        return self._framing in (_Framing.CHUNKS, _Framing.CLOSE)
-
-    def write(self, pieces: Sequence[bytes], *, last: bool) -> None:
-        if self._framing is _Framing.CHUNKS:
-            pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
-            if last:
-                pieces.append(LAST_CHUNK)
-        elif self._framing is _Framing.BODILESS:
-            pieces = ()
-        if not self._transport.is_closing():  # else the client has gone, and whoever writes is about to hear of it
-            self._transport.write(b"".join([self._unsent, *pieces]))
-        self._unsent = b""
+            data = b"".join([b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces])
+        if self._unsent:
+            data, self._unsent = self._unsent + data, b""
         if last:
+            data = data + LAST_CHUNK if self._chunked else data
             self.ended, self._source = True, None
+        if not self.gone:
+            self._transport.write(data)
+        if self._max_tail_bytes:
+            for piece in pieces:
+                self.tail += piece
+            if len(self.tail) > 2 * self._max_tail_bytes:
+                del self.tail[: -self._max_tail_bytes]
 
     def abort(self) -> None:
         """Break off so that the client can tell: its connection ends in the middle of the answer."""
         self._transport.abort()
 
-    def pull(self, source: Source) -> None:
-        self._source = source
+    def pull(self, source: Source, max_tail_bytes: int) -> None:
+        self._source, self._max_tail_bytes = source, max_tail_bytes
         if self._paused:
             source.pause_reading()
 

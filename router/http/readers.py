@@ -5,6 +5,7 @@ work for the garbage collector.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import cast
 
 import httptools
@@ -51,21 +52,20 @@ class _HeadReader:
         if len(self._start) + sum(len(name) + len(value) for name, value in self._headers) > MAX_HEAD_BYTES:
             raise HeadTooLarge
 
-    def _parse(self, parser: httptools.HttpRequestParser | httptools.HttpResponseParser, data: bytes) -> None:
-        """Raises what the callbacks raise, and ProtocolError."""
+    def _parse_head(self, parser: httptools.HttpRequestParser | httptools.HttpResponseParser, data: bytes) -> None:
+        """Bytes with some of a head in them. Raises what llhttp raises, and HeadTooLarge."""
         self._read_bytes = len(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-        try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # an offer to go on in another protocol, not taken up; the request before it is read
-        except httptools.HttpParserCallbackError as error:
-            raise cast(Exception, error.__context__) from None
-        except httptools.HttpParserError as error:
-            raise ProtocolError(f"not HTTP/1.1: {error}") from error
+        self._head_bytes += len(data)
+        parser.feed_data(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
             raise HeadTooLarge
+
+
+def _meaning(error: Exception) -> Exception:
+    """Of an error of llhttp: what a callback raised, or ProtocolError."""
+    if isinstance(error, httptools.HttpParserCallbackError):
+        return cast(Exception, error.__context__)
+    return ProtocolError(f"not HTTP/1.1: {error}")
 
 
 class RequestReader(_HeadReader):
@@ -86,7 +86,16 @@ class RequestReader(_HeadReader):
 
     def feed(self, data: bytes) -> None:
         """Raises ProtocolError or PayloadTooLarge: feed no more then. What is complete stays so."""
-        self._parse(self._parser, data)
+        try:
+            if self.coming is None:
+                self._parse_head(self._parser, data)
+            else:
+                self._read_bytes = len(data)
+                self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # an offer to go on in another protocol, not taken up; the request before it is read
+        except httptools.HttpParserError as error:
+            raise _meaning(error) from error
 
     def on_message_begin(self) -> None:
         self._begin_head()
@@ -125,26 +134,30 @@ class ResponseReader(_HeadReader):
         super().__init__()
         self.head: ResponseHead | None = None
         self.done = True
-        self.reusable = False
+        self.reusable = self._bodiless = False
         self._method = b""
-        self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        self._parser = httptools.HttpResponseParser(self)
 
     def expect(self, method: bytes) -> None:
         """An answer to a `method` request comes next."""
-        self.head, self.done, self.reusable, self._method = None, False, False, method
+        self.head, self._method = None, method
+        self.done = self.reusable = self._bodiless = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bytes of the body in `data`, in order. Raises ProtocolError."""
-        pieces: list[bytes] = []
-        self._pieces = pieces
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        """The bytes of the body in `data`, in order; good until the next call. Raises ProtocolError."""
+        self._pieces.clear()
         try:
-            self._parse(self._parser, data)
-        except ProtocolError:
+            if self.head is None:
+                self._parse_head(self._parser, data)
+            else:
+                self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.done:
-                raise
+                raise _meaning(error) from error
             self.reusable = False  # it said more than its answer
-        return pieces
+        return () if self._bodiless else self._pieces
 
     def end(self) -> None:
         """The connection has ended. Raises ProtocolError if the answer has not."""
@@ -164,11 +177,7 @@ class ResponseReader(_HeadReader):
         status, version = self._parser.get_status_code(), self._parser.get_http_version()
         if status >= 200:
             self.head = response_head(status, self._start, version, self._headers)
-            self.done = bodiless(self._method, status)
-
-    def on_body(self, piece: bytes) -> None:
-        if not self.done:
-            self._pieces.append(piece)
+            self.done = self._bodiless = bodiless(self._method, status)
 
     def on_message_complete(self) -> None:
         if self.head is not None:

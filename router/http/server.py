@@ -116,6 +116,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._idle_check.cancel()
+        if self._answer is not None:
+            self._answer.gone = True
         if self._task is not None:
             self._task.cancel()
 

@@ -1,11 +1,11 @@
 """The workers' connections: one request at a time on each, kept for the next as long as the worker surely keeps it."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from router.http.answers import Source
+from router.http import answers
 from router.http.heads import Header, ProtocolError, ResponseHead, encode_head
 from router.http.readers import ResponseReader
 
@@ -14,16 +14,20 @@ MAX_IDLE_S = 4.0
 """Below what engines keep an idle connection: vLLM's and SGLang's server gives it up after 5 s."""
 
 
-class Sink(Protocol):
-    """Who takes an answer: `begin` once, then `feed` until the call that says `last`.
+Feed: TypeAlias = Callable[[Sequence[bytes], bool], None]
+"""Takes the body's bytes as they come, in as many pieces as there are chunks, and whether these are the last. The last
+call may have none. It may not raise."""
 
-    `feed` gets the body's bytes as they come, in as many pieces as there are chunks; none where the body is empty.
-    Neither may raise.
-    """
 
-    def begin(self, head: ResponseHead, source: Source) -> None: ...
+class Source(answers.Source, Protocol):
+    """A worker's answer on its way."""
 
-    def feed(self, pieces: Sequence[bytes], last: bool) -> None: ...
+    def deliver_to(self, feed: Feed) -> None:
+        """Whoever took the first pieces can name somebody else for the others."""
+
+
+Begin: TypeAlias = Callable[[ResponseHead, Source], Feed]
+"""Takes the head of an answer and says who takes its body. It may not raise."""
 
 
 class Upstream:
@@ -36,9 +40,9 @@ class Upstream:
         self._idle: dict[str, dict[_Connection, float]] = {}  # since when, oldest first
 
     async def exchange(
-        self, url: str, method: bytes, target: bytes, headers: Sequence[Header], body: bytes, sink: Sink
+        self, url: str, method: bytes, target: bytes, headers: Sequence[Header], body: bytes, begin: Begin
     ) -> None:
-        """Send a request; returns when `sink` has all of its answer.
+        """Send a request; returns when all of its answer has been delivered.
 
         Raises OSError (TimeoutError included): no connection, or the answer broke off. Cancelled, it closes the
         connection, and the worker can tell. `headers` say nothing of framing or connection.
@@ -46,16 +50,16 @@ class Upstream:
         head = _request_head(url, method, target, headers, body)
         if (kept := self._take(url)) is not None:
             try:
-                await kept.exchange(method, head, body, sink)
+                await kept.exchange(method, head, body, begin)
                 return
             except _GivenUp:  # idle too long for this worker after all
                 pass
-        await (await self._open(url)).exchange(method, head, body, sink)
+        await (await self._open(url)).exchange(method, head, body, begin)
 
     async def get(self, url: str, target: str, *, max_bytes: int) -> tuple[int, bytes]:
         """Status and body, cut off after `max_bytes`. Raises OSError as `exchange` does."""
         kept = _Kept(max_bytes)
-        await self.exchange(url, b"GET", target.encode(), (), b"", kept)
+        await self.exchange(url, b"GET", target.encode(), (), b"", kept.begin)
         return kept.status, bytes(kept.body)
 
     def close(self) -> None:
@@ -111,26 +115,29 @@ class _GivenUp(ConnectionError):
 
 
 class _Connection(asyncio.Protocol):
+    """One request at a time. Its reader is done while there is none."""
+
     def __init__(self, upstream: Upstream, url: str) -> None:
         self.url = url
         self._upstream = upstream
         self._reader = ResponseReader()
         self._transport: asyncio.Transport
-        self._sink: Sink
-        self._answered: asyncio.Future[None] | None = None  # while an exchange runs
+        self._begin: Begin
+        self._feed: Feed | None = None  # from the head of an answer on
+        self._answered: asyncio.Future[None]
         self._used = self._heard = False
 
-    async def exchange(self, method: bytes, head: bytes, body: bytes, sink: Sink) -> None:
+    async def exchange(self, method: bytes, head: bytes, body: bytes, begin: Begin) -> None:
         if self._transport.is_closing():
             raise _GivenUp
+        self._begin, self._feed, self._heard = begin, None, False
         self._reader.expect(method)
-        self._sink, self._heard = sink, False
         self._answered = asyncio.get_running_loop().create_future()
         self._transport.writelines([head, body] if body else [head])
         try:
             await self._answered
         finally:
-            self._answered, self._used = None, True
+            self._used = True
             all_sent = not self._transport.get_write_buffer_size()  # else it answered without reading the request
             if self._reader.reusable and all_sent and not self._transport.is_closing():
                 self._transport.resume_reading()
@@ -142,6 +149,9 @@ class _Connection(asyncio.Protocol):
         self._upstream.forget(self)
         self._transport.abort()
 
+    def deliver_to(self, feed: Feed) -> None:
+        self._feed = feed
+
     def pause_reading(self) -> None:
         self._transport.pause_reading()
 
@@ -152,51 +162,61 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods, not by its class
 
     def data_received(self, data: bytes) -> None:
-        if self._answered is None or self._answered.done():
-            self.close()  # nobody asked
-            return
-        self._heard = True
         reader = self._reader
-        began = reader.head is not None
+        if reader.done:  # nobody asked
+            self.close()
+            return
         try:
             pieces = reader.feed(data)
         except ProtocolError as error:
-            self._answered.set_exception(ConnectionError(str(error)))
+            self._end(ConnectionError(str(error)))
             return
-        if not began and reader.head is not None:
-            self._sink.begin(reader.head, self)
+        if self._feed is None:
+            self._heard = True
+            if reader.head is None:
+                return
+            self._feed = self._begin(reader.head, self)
         if pieces or reader.done:
-            self._sink.feed(pieces, reader.done)
+            self._feed(pieces, reader.done)
         if reader.done:
+            self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._answered.done():  # cancelled
+            return
+        if error is None:
             self._answered.set_result(None)
+        else:
+            self._answered.set_exception(error)
 
     def eof_received(self) -> None:
         self._transport.abort()  # and not once the worker has taken what it has not read yet
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._upstream.forget(self)
-        if self._answered is None or self._answered.done():
+        if self._reader.done:
             return
         try:
             self._reader.end()
         except ProtocolError as error:
-            given_up = self._used and not self._heard
-            self._answered.set_exception(_GivenUp() if given_up else ConnectionError(str(error)))
-        else:
-            self._sink.feed((), True)
-            self._answered.set_result(None)
+            self._end(_GivenUp() if self._used and not self._heard else ConnectionError(str(error)))
+            return
+        assert self._feed is not None, "an answer that ends has begun"
+        self._feed((), True)
+        self._end(None)
 
 
 class _Kept:
-    """A Sink that keeps the first `max_bytes` of a body."""
+    """An answer's status and the first `max_bytes` of its body."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.status = 0
         self.body = bytearray()
 
-    def begin(self, head: ResponseHead, source: Source) -> None:
+    def begin(self, head: ResponseHead, source: Source) -> Feed:
         self.status = head.status
+        return self.feed
 
     def feed(self, pieces: Sequence[bytes], last: bool) -> None:
         for piece in pieces:

@@ -221,8 +221,8 @@ def streaming(*pieces: bytes) -> Callable[[Request], Awaitable[None]]:
     async def stream(request: Request) -> None:
         request.answer.begin(200, b"OK", [(b"x", b"y")], None)
         for piece in pieces:
-            request.answer.write([piece], last=False)
-        request.answer.write([], last=True)
+            request.answer.write([piece], False)
+        request.answer.write([], True)
 
     return stream
 
@@ -258,7 +258,7 @@ async def test_head_gets_the_head_that_get_would(handler: Callable[[Request], Aw
 async def test_statuses_without_a_body(status: int, framing: bytes) -> None:
     async def handler(request: Request) -> None:
         request.answer.begin(status, b"Whatever", [], 2)
-        request.answer.write([b"ab"], last=True)
+        request.answer.write([b"ab"], True)
 
     transport = connect(handler)
     transport.feed(GET)
@@ -272,9 +272,9 @@ async def test_a_slow_client_pauses_the_source() -> None:
 
     async def handler(request: Request) -> None:
         request.answer.begin(200, b"OK", [], None)
-        request.answer.pull(source)
+        request.answer.pull(source, 0)
         await gate.wait()
-        request.answer.write([], last=True)
+        request.answer.write([], True)
 
     transport = connect(handler)
     transport.protocol.pause_writing()  # of the answer before, the client has not taken all
@@ -304,7 +304,7 @@ async def test_a_client_that_leaves_cancels_its_handler() -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             request.answer.begin(200, b"OK", [], None)  # too late, and no error
-            request.answer.write([b"x"], last=False)
+            request.answer.write([b"x"], False)
             cancelled.set()
             raise
 
@@ -323,7 +323,7 @@ async def test_an_answer_that_does_not_end_breaks_off(begin: bool) -> None:
     async def handler(request: Request) -> None:
         if begin:
             request.answer.begin(200, b"OK", [], None)
-            request.answer.write([b"x"], last=False)
+            request.answer.write([b"x"], False)
 
     transport = connect(handler)
     transport.feed(GET)

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from router.http import upstream
-from router.http.answers import Source
 from router.http.heads import Header, ResponseHead
-from router.http.upstream import Upstream
+from router.http.upstream import Feed, Source, Upstream
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -19,7 +18,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[No
 
 
 class Taken:
-    """A Sink that keeps all."""
+    """Takes all of an answer."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -28,8 +27,9 @@ class Taken:
         self.source: Source
         self.came = asyncio.Event()
 
-    def begin(self, head: ResponseHead, source: Source) -> None:
+    def begin(self, head: ResponseHead, source: Source) -> Feed:
         self.status, self.source = head.status, source
+        return self.feed
 
     def feed(self, pieces: Sequence[bytes], last: bool) -> None:
         self.pieces += pieces
@@ -80,7 +80,7 @@ async def client() -> AsyncIterator[Upstream]:
 
 async def post(client: Upstream, url: str, body: bytes = b"{}", headers: Sequence[Header] = ()) -> Taken:
     taken = Taken()
-    await client.exchange(url, b"POST", b"/v1/x?y", headers, body, taken)
+    await client.exchange(url, b"POST", b"/v1/x?y", headers, body, taken.begin)
     return taken
 
 
@@ -102,7 +102,7 @@ async def test_what_a_worker_gets(client: Upstream, method: bytes, body: bytes, 
         writer.write(OK)
 
     async with serving(serve) as url:
-        await client.exchange(url, method, b"/v1/x?y", [(b"x-a", b"\xff b")], body, taken := Taken())
+        await client.exchange(url, method, b"/v1/x?y", [(b"x-a", b"\xff b")], body, (taken := Taken()).begin)
         host = url.removeprefix("http://").encode()
         assert got == [(b"%b /v1/x?y HTTP/1.1\r\nhost: %b\r\nx-a: \xff b\r\n%b\r\n" % (method, host, framing), body)]
     assert (taken.status, taken.pieces, taken.lasts) == (200, [b"ok"], 1)
@@ -229,7 +229,7 @@ async def test_a_broken_answer(client: Upstream, answer: bytes, message: str) ->
     async with serving(serve) as url:
         taken = Taken()
         with pytest.raises(ConnectionError, match=message):
-            await client.exchange(url, b"POST", b"/", (), b"", taken)
+            await client.exchange(url, b"POST", b"/", (), b"", taken.begin)
         assert taken.lasts == 0
         assert b"".join(taken.pieces) in (b"", b"ab")
 
@@ -299,13 +299,13 @@ async def test_a_paused_answer_stays_with_the_worker(client: Upstream) -> None:
                 await writer.drain()
 
     class Slow(Taken):
-        def begin(self, head: ResponseHead, source: Source) -> None:
-            super().begin(head, source)
+        def begin(self, head: ResponseHead, source: Source) -> Feed:
             source.pause_reading()
+            return super().begin(head, source)
 
     async with serving(serve) as url:
         taken = Slow()
-        task = asyncio.create_task(client.exchange(url, b"POST", b"/", (), b"", taken))
+        task = asyncio.create_task(client.exchange(url, b"POST", b"/", (), b"", taken.begin))
         await asyncio.wait_for(stuck.wait(), 30)
         assert sum(map(len, taken.pieces)) <= 1 << 20
         taken.source.resume_reading()
