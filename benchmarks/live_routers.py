@@ -50,13 +50,15 @@ def ours(fleet: Fleet, port: int, peers: Path) -> list[str]:
 
 def sglang(fleet: Fleet, port: int, peers: Path) -> list[str]:
     options = (
-        f"launch --host 127.0.0.1 --port {port} --policy cache_aware --log-level error --prometheus-port 0".split()
+        f"launch --host 127.0.0.1 --port {port} --policy cache_aware --log-level error".split()
+    options += ["--prometheus-port", str(free_ports(1)[0])]
     )
     return [str(peers / "sglang-router"), *options, "--worker-urls", *fleet.urls]
 
 
 def vllm(fleet: Fleet, port: int, peers: Path) -> list[str]:
-    options = f"--host 127.0.0.1 --port {port} --policy kv_aware --log-level error --prometheus-port 0".split()
+    options = f"--host 127.0.0.1 --port {port} --policy kv_aware --log-level error".split()
+    options += ["--prometheus-port", str(free_ports(1)[0])]
     options += ["--kv-event-model", MODEL, "--kv-event-block-size", str(BLOCK_SIZE)]
     for url, events, replay in zip(fleet.urls, fleet.events, fleet.replay, strict=True):
         options += ["--kv-event-source", f"{url}=tcp://127.0.0.1:{events}"]
@@ -85,8 +87,9 @@ def main(trace: Path, peers: Path, workers: int, speedup: float, window_s: float
         "router", "hit %", "TTFT mean / p50 / p99 ms", "ITL ms", "end to end ms", "max share", "failed", "lag p99 ms"
     )
     for name, command in ROUTERS.items():
-        result = asyncio.run(measure(command, trace, load, workers, peers))
-        table.add_row(name, *cells(result))
+        row = cells(asyncio.run(measure(command, trace, load, workers, peers)))
+        click.echo(f"{name}: {', '.join(row)}", err=True)
+        table.add_row(name, *row)
     for result in simulated.values():
         table.add_row("warmroute, simulated", *cells(result))
     Console(width=140).print(table)
