@@ -49,10 +49,8 @@ def ours(fleet: Fleet, port: int, peers: Path) -> list[str]:
 
 
 def sglang(fleet: Fleet, port: int, peers: Path) -> list[str]:
-    options = (
-        f"launch --host 127.0.0.1 --port {port} --policy cache_aware --log-level error".split()
+    options = f"launch --host 127.0.0.1 --port {port} --policy cache_aware --log-level error".split()
     options += ["--prometheus-port", str(free_ports(1)[0])]
-    )
     return [str(peers / "sglang-router"), *options, "--worker-urls", *fleet.urls]
 
 
