@@ -9,7 +9,7 @@ from policies.views import Candidate, RequestView
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWork:
-    """cost = wait + prefill + omega * (stalls + decoding), in milliseconds of a worker:
+    """cost = wait + miss_price * prefill + omega * (stalls + decoding), in milliseconds of a worker:
 
     prefill   u * prefill_token_ms: this prompt, where it is not cached
     wait      Q * prefill_token_ms + min(w * prefill_pass_ms, prefill): what is prefilled first. Each of the w that wait
@@ -22,7 +22,8 @@ class ExpectedWork:
     first. And of the neighbours that it meets, half are there now and half are yet to come: those are as many as there
     were of late, which is also what the follow-ups of this prompt will meet.
 
-    `omega` is the worth of a millisecond of decoding in milliseconds of TTFT. The other parameters are a worker's
+    `omega` is the worth of a millisecond of decoding in milliseconds of TTFT, `miss_price` the worth of a computed
+    token: above 1, for its block also drives another one out, and who comes next waits. The others are a worker's
     profile, as `warmroute replay --calibrate` measures and names it, and the length of an answer that nothing is known
     about. The defaults are those of a large GPU (NVIDIA Dynamo's polynomial model, whose pool of 1,048,576 tokens takes
     54 ms a step more when it is full than its slope at the empty pool begins with). docs/policies.md tells how omega
@@ -34,7 +35,8 @@ class ExpectedWork:
     d's mean, NVIDIA Dynamo's sum of prefill and decode blocks; n * u is of LMetric's product (OSDI'26).
     """
 
-    omega: Amount = 0.12
+    omega: Amount = 0.14
+    miss_price: Amount = 1.2
     answer_tokens: Amount = 350.0
     prefill_token_ms: Amount = 0.01518
     prefill_pass_ms: Amount = 16.5
@@ -50,4 +52,4 @@ class ExpectedWork:
         stalls_ms = c.active_requests * prefill_ms
         neighbours_tokens = (c.decode_tokens + c.mean_decode_tokens) / 2
         decoding_ms = self.answer_tokens / 2 * self.decode_kv_token_ms * neighbours_tokens
-        return wait_ms + prefill_ms + self.omega * (stalls_ms + decoding_ms)
+        return wait_ms + self.miss_price * prefill_ms + self.omega * (stalls_ms + decoding_ms)

@@ -4,7 +4,7 @@ from policies.expected_work import ExpectedWork
 from policies.views import RequestView
 from tests.policies.fleet import best, costs, worker
 
-PROFILE = "expected_work:prefill_token_ms=0.1:prefill_pass_ms=7:decode_kv_token_ms=0.001"
+PROFILE = "expected_work:miss_price=1.5:prefill_token_ms=0.1:prefill_pass_ms=7:decode_kv_token_ms=0.001"
 
 
 def test_formula() -> None:
@@ -18,13 +18,13 @@ def test_formula() -> None:
         mean_decode_tokens=3000.0,
     )
     wait_ms, prefill_ms, stalls_ms, decoding_ms = 50 * 0.1 + 2 * 7, 400 * 0.1, 3 * 40, 100 * 0.001 * 2000
-    expected_ms = wait_ms + prefill_ms + 0.2 * (stalls_ms + decoding_ms)
+    expected_ms = wait_ms + 1.5 * prefill_ms + 0.2 * (stalls_ms + decoding_ms)
     assert costs(f"{PROFILE}:omega=0.2:answer_tokens=200", RequestView(1000), c) == [pytest.approx(expected_ms)]
 
 
 def test_keeps_affinity_until_the_wait_costs_more_than_the_prefill() -> None:
     cold = worker("cold")
-    for queued, expected in ((800, "warm"), (950, "cold")):
+    for queued, expected in ((800, "warm"), (1200, "cold")):
         warm = worker("warm", cached_tokens=900, queued_prefill_tokens=queued)
         assert best("expected_work", RequestView(1000), warm, cold) == {expected}
 
@@ -51,6 +51,6 @@ def test_an_answer_s_length_is_not_known() -> None:
 
 
 def test_without_worth_of_decoding_it_is_least_prefill() -> None:
-    policy = ExpectedWork(omega=0, prefill_pass_ms=0, prefill_token_ms=1)
+    policy = ExpectedWork(omega=0, miss_price=1, prefill_pass_ms=0, prefill_token_ms=1)
     c = worker("a", cached_tokens=6, queued_prefill_tokens=50, active_requests=3, waiting_requests=2, decode_tokens=9)
     assert costs(policy, RequestView(10), c) == costs("least_prefill", RequestView(10), c)

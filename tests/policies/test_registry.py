@@ -33,7 +33,10 @@ def test_a_policy_of_the_user_s_own() -> None:
     [
         ("fastest", r"unknown policy 'fastest': one of .*round_robin.*, or your own as package\.module:factory"),
         ("", r"unknown policy ''"),
-        ("expected_work:w=1", r"no parameter 'w': it takes omega, answer_tokens, prefill_token_ms, prefill_pass_ms, "),
+        (
+            "expected_work:w=1",
+            r"no parameter 'w': it takes omega, miss_price, answer_tokens, prefill_token_ms, prefill_pass_ms, ",
+        ),
         ("random:w=1", r"policy random has no parameter 'w': it takes none"),
         ("expected_work:omega", r"omega must be a number >= 0, not ''"),
         ("expected_work:omega=-1", r"omega must be a number >= 0, not '-1'"),

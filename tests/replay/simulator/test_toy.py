@@ -43,7 +43,6 @@ def toys(policy: str) -> dict[str, Any]:
     ("policy", "toy_policy", "tolerance"),
     [
         ("round_robin", "rr", 0.01),
-        ("expected_work", "work:1,0.1,0.05", 0.05),
         ("dynamo:prefill_load_scale=16", "dynamo:16", 0.05),
         ("lmetric", "lmetric", 0.05),
     ],
