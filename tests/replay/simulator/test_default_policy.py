@@ -1,4 +1,4 @@
-"""What the default policy has to hold on a published trace of hot spots, one of those that its constants were chosen by."""
+"""What the default policy has to hold on a trace of hot spots, one of those that its constants were chosen by."""
 
 from pathlib import Path
 
