@@ -4,12 +4,12 @@ import orjson
 from aiohttp import web
 
 from protocol.errors import ApiError, InvalidRequest, unexpected
-from protocol.http import json_response
 from protocol.requests import ChatRequest, CompletionRequest
 from protocol.sse import DONE, encode_event
 from worker.choices import ChoiceDelta
 from worker.engine import BadPrompt
 from worker.generation import Generation
+from worker.http import json_response
 from worker.responses import AnswerForm
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}

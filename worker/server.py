@@ -1,7 +1,7 @@
 """The worker's HTTP side: OpenAI's endpoints and vLLM's beside them, on aiohttp.
 
 A client that goes away cancels its handler, also while it waits for a first token, and with it everything that it had
-in the engine. Errors are ApiErrors throughout; protocol.http makes JSON of them.
+in the engine. Errors are ApiErrors throughout; http.py makes JSON of them.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from kv_events.publisher import EventPublisher
 from protocol.errors import InvalidRequest, ModelNotFound
 from protocol.fields import boolean
-from protocol.http import errors_as_json, json_response
 from protocol.prompts import PromptEncoder
 from protocol.requests import (
     ChatRequest,
@@ -33,6 +32,7 @@ from worker.answers import answer
 from worker.engine_thread import EngineThread
 from worker.generation import Generator, Prompt
 from worker.generation_params import GenerationParams, ModelLimits, SamplingDefaults, chat_params, completion_params
+from worker.http import errors_as_json, json_response
 from worker.metrics import Metrics
 from worker.responses import ChatForm, CompletionForm, Envelope, Json
 
@@ -86,7 +86,7 @@ class Server:
             await runner.cleanup()
 
     def _app(self) -> web.Application:
-        app = web.Application(middlewares=[errors_as_json("worker")], client_max_size=MAX_BODY_BYTES)
+        app = web.Application(middlewares=[errors_as_json], client_max_size=MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_post("/v1/chat/completions/render", self.render_chat)
