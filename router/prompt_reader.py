@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 
 from protocol.errors import InvalidRequest
 from protocol.prompt_tokens import PromptTokens
@@ -65,7 +64,7 @@ class PromptReader:
             prompts = await self._prompts(request, body_bytes)
         except InvalidRequest as error:  # the engine judges; its template may know more than ours
             unread = self.unread(request.model, body_bytes, request_id, error.message)
-            return replace(unread, session=session, follow_up=follow_up)
+            return unread._replace(session=session, follow_up=follow_up)
         return RouteRequest(
             request_id,
             request.model,
