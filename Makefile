@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-browser test-engines test-gpu lint format clean
+.PHONY: demo test test-browser test-engines test-gpu lint format bench-gateway clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,9 @@ test-engines: $(READY)  ## against a real vLLM: VLLM=path/to/vllm
 
 test-gpu: $(READY)
 	$(BIN)/pytest -q -m gpu
+
+bench-gateway: $(READY)  ## CPU time of the gateway beside sglang-router and vllm-router
+	$(BIN)/python benchmarks/gateway.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """From costs to a place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from random import Random
+from typing import NamedTuple
 
 from policies.views import Candidate, Policy, RequestView
 
@@ -15,8 +15,7 @@ class NoneSuitable(Exception):
     """The policy lets the request go nowhere now. The message says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The chosen candidate's position, and the cost of each candidate in the given order."""
 
     position: int

@@ -5,7 +5,6 @@ All of it is computed before the policy runs; docs/policies.md tells how. Fields
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -23,8 +22,7 @@ class PrefixShare(NamedTuple):
     """x: how many of the last SHARE_WINDOW requests, this one included, began with it, over SHARE_WINDOW."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(NamedTuple):
     """A request to place. Keys are unsigned 64-bit hashes."""
 
     prompt_tokens: int

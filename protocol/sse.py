@@ -5,8 +5,7 @@ The format is that of the HTML standard, section 9.2.6 "Interpreting an event st
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -98,8 +97,7 @@ def _is_one_event(chunk: bytes) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What an engine says that a request took. `cached_tokens` None: it does not say."""
 
     prompt_tokens: int

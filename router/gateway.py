@@ -81,13 +81,10 @@ class Gateway:
     # Inference
 
     async def chat(self, request: Request) -> Response | None:
-        return await self._place(request, parse_chat(request.body))
+        return await self._relay.serve(request, await self._read(request, parse_chat(request.body)))
 
     async def completion(self, request: Request) -> Response | None:
-        return await self._place(request, parse_completion(request.body))
-
-    async def _place(self, request: Request, parsed: ChatRequest | CompletionRequest) -> Response | None:
-        return await self._relay.serve(request, await self._read(request, parsed))
+        return await self._relay.serve(request, await self._read(request, parse_completion(request.body)))
 
     async def _read(self, request: Request, parsed: ChatRequest | CompletionRequest) -> RouteRequest:
         session = request.head.fields.get(SESSION_HEADER, b"").decode("latin-1")

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 
 from protocol.errors import InvalidRequest
 from protocol.prompt_tokens import PromptTokens
@@ -61,11 +60,10 @@ class PromptReader:
         `session` is the client's name for its session from outside the body; else the body's `session_id` or `user`.
         """
         session, follow_up = session or _session(request), _follow_up(request)
-        try:
-            prompts = await self._prompts(request, body_bytes)
-        except InvalidRequest as error:  # the engine judges; its template may know more than ours
-            unread = self.unread(request.model, body_bytes, request_id, error.message)
-            return replace(unread, session=session, follow_up=follow_up)
+        prompts = await self._prompts(request, body_bytes)
+        if isinstance(prompts, str):
+            unread = self.unread(request.model, body_bytes, request_id, prompts)
+            return unread._replace(session=session, follow_up=follow_up)
         return RouteRequest(
             request_id,
             request.model,
@@ -76,14 +74,20 @@ class PromptReader:
             follow_up=follow_up,
         )
 
-    async def _prompts(self, request: ChatRequest | CompletionRequest, body_bytes: int) -> tuple[PromptTokens, ...]:
+    async def _prompts(
+        self, request: ChatRequest | CompletionRequest, body_bytes: int
+    ) -> tuple[PromptTokens, ...] | str:
+        """Or the reason why there are none."""
         encoder = self._encoder(request.model)
         if isinstance(encoder, str):
-            raise InvalidRequest(encoder)
-        encoding = encoder.begin(request, body_bytes)
-        if encoding.new_bytes <= INLINE_BYTES:
-            return encoding.finish()
-        return await asyncio.to_thread(encoding.finish)
+            return encoder
+        try:
+            encoding = encoder.begin(request, body_bytes)
+            if encoding.new_bytes <= INLINE_BYTES:
+                return encoding.finish()
+            return await asyncio.to_thread(encoding.finish)
+        except InvalidRequest as error:  # the engine judges; its template may know more than ours
+            return error.message
 
     def unread(self, model: str | None, body_bytes: int, request_id: str, reason: str) -> RouteRequest:
         """A request whose prompt is not known."""

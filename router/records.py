@@ -1,8 +1,12 @@
-"""The core's vocabulary: what crosses its boundary, all of it frozen."""
+"""The core's vocabulary: what crosses its boundary, all of it frozen.
+
+What every request makes is a tuple: a frozen dataclass takes three times as long.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from policies.views import Candidate
 from protocol.sse import Usage
@@ -48,8 +52,7 @@ class WorkerInfo:
     publishes_events: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RouteRequest:
+class RouteRequest(NamedTuple):
     """A request to place. `prompts` are its token sequences, or empty where the router could not tokenize, and then
     `unknown_prompt` says why. `prompt_tokens` is their sum, or an estimate. `session` is the client's name for its
     session, `follow_up` whether the prompt holds an earlier answer; None: not known."""
@@ -64,8 +67,7 @@ class RouteRequest:
     follow_up: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Where a request goes and why: the candidates as the policy saw them, and of each, in this order, how well its
     cache was known and the cost the policy gave it. `at_s` is the core's clock."""
 
@@ -82,8 +84,7 @@ class Decision:
     unknown_prompt: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """A reserved place. The shell answers it with at most one `on_first_token` and exactly one `on_finish`.
 
     `rank` is the data-parallel rank to name to the worker, or None where it has but one.
@@ -96,8 +97,7 @@ class Placement:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """The end of a placement; `usage` as the engine reported it."""
 
     outcome: Outcome

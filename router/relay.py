@@ -92,7 +92,14 @@ class Relay:
         passage = Passage(request.answer, placement.decision, lambda: self._on_first_byte(placement))
         try:
             with link.lifeline.hold():
-                await self._send(request, placement, passage)
+                await self._upstream.exchange(
+                    placement.url,
+                    request.head.method,
+                    request.head.target,
+                    _headers(request, placement),
+                    request.body,
+                    passage.begin,
+                )
         except (WorkerLost, OSError) as error:
             link.probe_soon()
             lost = error if isinstance(error, WorkerLost) else WorkerLost(f"{placement.worker}: {describe(error)}")
@@ -105,12 +112,6 @@ class Relay:
             raise WorkerBusy(placement.worker, passage.busy)
         attempt.outcome = Outcome.OK if passage.status < 400 else Outcome.REFUSED
         attempt.usage = passage.usage
-
-    async def _send(self, request: Request, placement: Placement, passage: Passage) -> None:
-        head = request.head
-        await self._upstream.exchange(
-            placement.url, head.method, head.target, _headers(request, placement), request.body, passage.begin
-        )
 
     def _on_first_byte(self, placement: Placement) -> None:
         self._core.on_first_token(placement.ticket, self._clock())

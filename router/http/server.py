@@ -188,6 +188,7 @@ class ClientConnection(asyncio.Protocol):
         head = RequestHead(b"", b"", (), {}, length=0, http_1_1=True, keep_alive=False, expects_continue=False)
         Answer(self._transport, head, paused=False).send(error_response(refusal))
         self._transport.write_eof()
+        self._transport.resume_reading()
         self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _check_idle(self) -> None:
@@ -195,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
         if self._task is None and left_s <= 0:
             self._transport.abort()  # what an idle client has not taken by now, it will not take
         else:
-            self._idle_check = self._loop.call_later(max(left_s, 1.0), self._check_idle)
+            self._idle_check = self._loop.call_later(left_s if left_s > 0 else KEEP_ALIVE_S, self._check_idle)
 
     def drain(self) -> asyncio.Task[None] | None:
         """Take no more requests. Returns what still runs for the last one; without any, the connection is closed."""

@@ -124,7 +124,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._begin: Begin
         self._feed: Feed | None = None  # from the head of an answer on
-        self._answered: asyncio.Future[None]
+        self._answered: asyncio.Future[None] | None = None
         self._used = self._heard = False
 
     async def exchange(self, method: bytes, head: bytes, body: bytes, begin: Begin) -> None:
@@ -132,10 +132,10 @@ class _Connection(asyncio.Protocol):
             raise _GivenUp
         self._begin, self._feed, self._heard = begin, None, False
         self._reader.expect(method)
-        self._answered = asyncio.get_running_loop().create_future()
+        self._answered = answered = asyncio.get_running_loop().create_future()
         self._transport.writelines([head, body] if body else [head])
         try:
-            await self._answered
+            await answered
         finally:
             self._used = True
             all_sent = not self._transport.get_write_buffer_size()  # else it answered without reading the request
@@ -182,7 +182,7 @@ class _Connection(asyncio.Protocol):
             self._end(None)
 
     def _end(self, error: Exception | None) -> None:
-        if self._answered.done():  # cancelled
+        if self._answered is None or self._answered.done():  # idle, or cancelled
             return
         if error is None:
             self._answered.set_result(None)
@@ -195,6 +195,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._upstream.forget(self)
         if self._reader.done:
+            self._end(ConnectionError("an answer could not be delivered"))  # where one waits, `feed` did raise
             return
         try:
             self._reader.end()

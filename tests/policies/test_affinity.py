@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from policies.views import RequestView
@@ -38,13 +36,13 @@ def test_sticky_goes_for_the_least_loaded_of_the_warm() -> None:
 
 def test_smetric_s_first_turn_goes_by_work() -> None:
     fleet = worker("warm", cached_tokens=500, queued_prefill_tokens=600), worker("cold")
-    assert best("smetric", replace(PROMPT, follow_up=False), *fleet) == {"cold"}
-    assert best("smetric", replace(PROMPT, follow_up=True), *fleet) == {"cold"}, "1.1 s there, 1.0625 allowed"
-    assert best("smetric:slack=2", replace(PROMPT, follow_up=True), *fleet) == {"warm"}
+    assert best("smetric", PROMPT._replace(follow_up=False), *fleet) == {"cold"}
+    assert best("smetric", PROMPT._replace(follow_up=True), *fleet) == {"cold"}, "1.1 s there, 1.0625 allowed"
+    assert best("smetric:slack=2", PROMPT._replace(follow_up=True), *fleet) == {"warm"}
 
 
 def test_smetric_s_follow_up_leaves_for_the_least_work_and_not_for_the_next_best_hit() -> None:
-    request = replace(PROMPT, follow_up=True)
+    request = PROMPT._replace(follow_up=True)
     home = worker("home", cached_tokens=960, queued_prefill_tokens=3000)
     second = worker("second", cached_tokens=900, queued_prefill_tokens=950)
     assert best("smetric", request, home, second, worker("cold")) == {"cold"}

@@ -1,6 +1,5 @@
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from random import Random
 
@@ -31,7 +30,7 @@ def order(key: int, fleet: Sequence[Candidate]) -> list[str]:
 
 
 def keyed(name: str, key: int | None) -> RequestView:
-    return replace(RequestView(1000), **{KEYED[name]: key})
+    return RequestView(1000)._replace(**{KEYED[name]: key})
 
 
 def place(name: str, key: int, fleet: Sequence[Candidate]) -> str:

@@ -1,7 +1,6 @@
 """Each format's sample, read: what is known of each request, and what its prompts share."""
 
 import gzip
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -201,9 +200,9 @@ def decisions() -> list[dict]:
     decision = Decision("r1", 1.0, "m", "expected_work", 90, (), (), (), "w-1", 0)
     answered = Finish(Outcome.OK, 3.5, 0.2, Usage(prompt_tokens=100, completion_tokens=7, cached_tokens=64))
     return [
-        decision_json(replace(decision, request_id="r4", at_s=9.0), None, 10.0),
-        decision_json(replace(decision, request_id="r3", at_s=8.0), Finish(Outcome.REFUSED, 8.1, None, None), 10.0),
-        decision_json(replace(decision, request_id="r2", at_s=4.25), answered, 10.0),
+        decision_json(decision._replace(request_id="r4", at_s=9.0), None, 10.0),
+        decision_json(decision._replace(request_id="r3", at_s=8.0), Finish(Outcome.REFUSED, 8.1, None, None), 10.0),
+        decision_json(decision._replace(request_id="r2", at_s=4.25), answered, 10.0),
         decision_json(decision, answered, 10.0),
     ]
 

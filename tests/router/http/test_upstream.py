@@ -234,6 +234,15 @@ async def test_a_broken_answer(client: Upstream, answer: bytes, message: str) ->
         assert b"".join(taken.pieces) in (b"", b"ab")
 
 
+async def test_a_taker_that_raises_hangs_nobody(client: Upstream) -> None:
+    def begin(head: ResponseHead, source: Source) -> Feed:
+        raise RuntimeError("a bug")
+
+    async with serving(keep_answering) as url:
+        with pytest.raises(ConnectionError, match="could not be delivered"):
+            await client.exchange(url, b"POST", b"/", (), b"", begin)
+
+
 async def test_nobody_listens(client: Upstream) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
