@@ -96,4 +96,5 @@ def _core(config: RouterConfig, meter: Meter) -> MeteredCore:
         max_in_flight=config.max_in_flight,
         max_decisions=config.max_decisions,
         prior_prefill_tokens_per_s=config.prior_prefill_tokens_per_s,
+        assumed_cache_tokens=config.assumed_cache_tokens,
     )
