@@ -3,7 +3,9 @@
     python benchmarks/fake_engine.py --port 9101 [--root DIR]
 
 POST /pace {"events": 50, "gap_ms": 10} sets what a stream is made of; a gap of 0 sends each event as soon as the loop
-comes round. A prompt that names a tag ("tag-7f") has it in every event, so that its reader can check each byte.
+comes round. It answers with how many prompts were rendered into tokens since the last time: routers may ask for that
+(/v1/chat/completions/render), and get a token for every four bytes of the messages. A prompt that names a tag
+("tag-7f") has it in every event, so that its reader can check each byte.
 """
 
 import asyncio
@@ -44,12 +46,19 @@ class FakeEngine:
     def __init__(self, root: str) -> None:
         self._root = root
         self._events, self._gap_s = 50, 0.0
+        self._rendered = 0
 
     async def handle(self, request: Request) -> None:
         if request.path == "/pace":
             pace = orjson.loads(request.body)
             self._events, self._gap_s = pace["events"], pace["gap_ms"] / 1e3
-            request.answer.send(json_response(pace))
+            request.answer.send(json_response({"rendered": self._rendered}))
+            self._rendered = 0
+        elif request.path.endswith("/render"):
+            self._rendered += 1
+            text = orjson.dumps(orjson.loads(request.body)["messages"])
+            token_ids = list(memoryview(text[: len(text) // 4 * 4]).cast("I"))
+            request.answer.send(json_response({"request_id": "r", "model": "m", "token_ids": token_ids}))
         elif request.path == "/v1/models":
             card = {"id": "m", "object": "model", "root": self._root, "max_model_len": 1 << 20}
             request.answer.send(json_response({"object": "list", "data": [card]}))

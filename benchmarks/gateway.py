@@ -3,7 +3,8 @@
     python benchmarks/gateway.py [--only paced] [--runs 5] [--seconds 3] [--model smollm2-135m]
     python benchmarks/gateway.py --soak 60
 
-CPU time of the gateway process, per request and per streamed event, in front of two fake engines. Every run measures
+CPU time of the gateway process, per request and per streamed event, in front of two fake engines. vllm-router's
+kv_aware asks the engines for a prompt's tokens; how often it did is printed. Every run measures
 all gateways one after the other, so that a neighbour's noise falls on all; the ratios are medians over runs. The peers'
 wheels go into a virtual environment of their own, build/peers.
 """
@@ -99,27 +100,38 @@ class Bench:
 
     async def warmroute(self, name: str, *options: str) -> Gateway:
         (port,) = free_ports(1)
-        workers = [f"--worker=http://127.0.0.1:{engine}" for engine in self._engines]
+        workers = [f"--worker={url}" for url in self.urls]
         command = (sys.executable, "-m", "warmroute", "router", "--port", str(port), *workers, *options)
         child = await self._processes.start(name.replace(" ", "-"), *command)
         await self._ready(child, port, "/ready")
         return Gateway(name, port, child)
 
+    @property
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{engine}" for engine in self._engines]
+
     async def peer(self, name: str, *arguments: str) -> Gateway:
+        """`name`: the program, and what tells it from others of the same."""
         port, metrics_port = free_ports(2)
-        urls = [f"http://127.0.0.1:{engine}" for engine in self._engines]
         common = ("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port))
-        command = (str(PEERS / "bin" / name), *arguments, *common, "--log-level", "error", "--worker-urls", *urls)
-        child = await self._processes.start(name, *command)
+        program = str(PEERS / "bin" / name.split()[0])
+        command = (program, *arguments, *common, "--log-level", "error", "--worker-urls", *self.urls)
+        child = await self._processes.start(name.replace(" ", "-"), *command)
         await self._ready(child, port, "/v1/models")
         return Gateway(name, port, child)
 
+    async def kv_aware(self) -> Gateway:
+        """vllm-router as it places by tokens. Nobody publishes at the endpoints: what is measured is what it does for
+        every request, to ask for its tokens and to look them up."""
+        options = ["--policy", "kv_aware", "--kv-event-model", "m"]
+        for url, port in zip(self.urls, free_ports(2), strict=True):
+            options += ["--kv-event-source", f"{url}=tcp://127.0.0.1:{port}"]
+        return await self.peer("vllm-router kv_aware", *options)
+
     async def load(self, gateway: Gateway, leg: Leg, seconds: float, rate: float = 0.0) -> dict[str, Any]:
-        """Set the engines' pace and put the load on; what came back, and `cpu_us` per request or event."""
-        for engine in self._engines:
-            pace = {"events": leg.events, "gap_ms": leg.gap_ms}
-            async with self._session.post(f"http://127.0.0.1:{engine}/pace", json=pace):
-                pass
+        """Set the engines' pace and put the load on. Returns what came back, `cpu_us` per request or event, and how many
+        prompts the engines `rendered` for it."""
+        await self._pace(leg)
         before_s = gateway.cpu_s() if gateway.child else 0.0
         shape = {"connections": leg.connections, "prompt-kb": leg.prompt_kb, "events": leg.events}
         options = {"port": gateway.port, "seconds": seconds, "rate": rate, **shape}
@@ -133,7 +145,17 @@ class Bench:
             raise click.ClickException(f"{gateway.name}, {leg.name}: {report}")
         if gateway.child:
             report["cpu_us"] = (gateway.cpu_s() - before_s) / (report["events"] or report["requests"]) * 1e6
+        report["rendered"] = await self._pace(leg)
         return report
+
+    async def _pace(self, leg: Leg) -> int:
+        """Returns the prompts that were rendered since the last call."""
+        rendered = 0
+        for url in self.urls:
+            pace = {"events": leg.events, "gap_ms": leg.gap_ms}
+            async with self._session.post(f"{url}/pace", json=pace) as answer:
+                rendered += (await answer.json())["rendered"]
+        return rendered
 
 
 @asynccontextmanager
@@ -156,10 +178,10 @@ async def start_gateways(running: Bench, model: str | None) -> list[Gateway]:
     gateways = [
         await running.peer("sglang-router", "launch", "--policy", "cache_aware", *limits),
         await running.peer("vllm-router", "--policy", "cache_aware"),
-        await running.warmroute("warmroute, by load", "--policy", "round_robin", "--tokenizer", "/nowhere"),
+        await running.warmroute("warmroute, approximate", "--tokenizer", "/nowhere"),
     ]
     if model is not None:
-        gateways.append(await running.warmroute("warmroute, exact", "--policy", "expected_work"))
+        gateways += [await running.warmroute("warmroute, exact"), await running.kv_aware()]
     return gateways
 
 
@@ -169,11 +191,16 @@ async def measure(running: Bench, gateways: list[Gateway], legs: list[Leg], runs
     table = Table("CPU time, us", *(gateway.name for gateway in gateways))
     for leg in legs:
         figures: dict[str, list[float]] = defaultdict(list)
+        rendered: dict[str, float] = {}
         for _ in range(runs):
             for gateway in gateways:
-                figures[gateway.name].append((await running.load(gateway, leg, seconds))["cpu_us"])
+                report = await running.load(gateway, leg, seconds)
+                figures[gateway.name].append(report["cpu_us"])
+                rendered[gateway.name] = report["rendered"] / report["requests"]
         table.add_row(leg.name, *(_figure(figures[gateway.name], figures[BASELINE]) for gateway in gateways))
-    Console().print(table)
+        asked = ", ".join(f"{name} {times:.1f}" for name, times in rendered.items() if times)
+        click.echo(f"{leg.name}: prompts rendered by the engines, per request: {asked or 'none'}", err=True)
+    Console(width=160).print(table)
 
 
 def _figure(own: list[float], baseline: list[float]) -> str:
@@ -194,7 +221,7 @@ async def measure_ttft(running: Bench, gateways: list[Gateway], runs: int, secon
             p50_ms, p99_ms = (median(column) for column in zip(*added, strict=True))
             cells.append(f"p50 {p50_ms:.2f}  p99 {p99_ms:.2f}" + (f"  at {rate:.0f}/s" if rate else ""))
         table.add_row(leg.name, *cells)
-    Console().print(table)
+    Console(width=160).print(table)
 
 
 async def _added_ttft(running: Bench, gateway: Gateway, leg: Leg, seconds: float, rate: float) -> tuple[float, float]:
@@ -208,7 +235,7 @@ async def _added_ttft(running: Bench, gateway: Gateway, leg: Leg, seconds: float
 
 async def soak(running: Bench, seconds: float) -> None:
     """1,000 streams of 50 events at a time; every byte checked, memory and the loop's lag watched."""
-    gateway = await running.warmroute("warmroute", "--policy", "round_robin", "--tokenizer", "/nowhere")
+    gateway = await running.warmroute("warmroute", "--tokenizer", "/nowhere")
     leg = Leg("soak", 1000, events=50, gap_ms=100.0)
     starts_per_s = leg.connections / (leg.events * leg.gap_ms / 1e3)  # spread: not all events at the same moment
     loading = asyncio.create_task(running.load(gateway, leg, seconds, starts_per_s))
