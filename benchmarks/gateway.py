@@ -129,7 +129,7 @@ class Bench:
         return await self.peer("vllm-router kv_aware", *options)
 
     async def load(self, gateway: Gateway, leg: Leg, seconds: float, rate: float = 0.0) -> dict[str, Any]:
-        """Set the engines' pace and put the load on. Returns what came back, `cpu_us` per request or event, and how many
+        """Set the engines' pace and put the load on: what came back, `cpu_us` per request or event, and how many
         prompts the engines `rendered` for it."""
         await self._pace(leg)
         before_s = gateway.cpu_s() if gateway.child else 0.0
