@@ -19,7 +19,7 @@ def round_robin(request: RequestView, candidates: Candidates, /) -> Column:
 
 def random(request: RequestView, candidates: Candidates, /) -> Column:
     """All the same; the tie is broken by the seeded draw."""
-    return np.zeros(len(candidates))
+    return np.zeros(len(candidates.keys))
 
 
 def least_requests(request: RequestView, candidates: Candidates, /) -> Column:

@@ -31,13 +31,14 @@ def choose(policy: Policy, request: RequestView, candidates: Candidates, rng: Ra
     """
     if not candidates.keys:
         raise ValueError("cannot choose from no candidates")
+    places = len(candidates.keys)
     costs = np.asarray(policy(request, candidates), np.float64)
-    if costs.shape != (len(candidates),):
-        raise ValueError(f"the placement policy gave costs of shape {costs.shape} for {len(candidates)} candidates")
+    if costs.shape != (places,):
+        raise ValueError(f"the placement policy gave costs of shape {costs.shape} for {places} candidates")
     lowest = float(costs.min())
     if isnan(lowest):
         raise ValueError(f"the placement policy gave a cost that is not a number: {costs.tolist()}")
     if lowest == inf:
-        raise NoneSuitable(f"each of {len(candidates)} workers is over the placement policy's limit for this request")
+        raise NoneSuitable(f"each of {places} workers is over the placement policy's limit for this request")
     tied = sorted((costs <= lowest + TIE).nonzero()[0].tolist(), key=candidates.keys.__getitem__)
     return Choice(rng.choice(tied), costs)

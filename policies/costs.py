@@ -33,12 +33,12 @@ def _hot_spot(request: RequestView, candidates: Candidates) -> NDArray[np.bool_]
     the window, so a share above the bound by that part has been above it all along.
     """
     if len(request.prefixes) <= CLASS:
-        return np.full(len(candidates), False)
+        return np.full(len(candidates.keys), False)
     prefix = request.prefixes[CLASS]
     holds = candidates.cached_tokens >= prefix.tokens
     holders = np.count_nonzero(holds)
     lasting_share = prefix.share - 2 * holders / SHARE_WINDOW
-    return holds & (lasting_share > holders / len(candidates))
+    return holds & (lasting_share > holders / len(candidates.keys))
 
 
 @dataclass(frozen=True, slots=True)

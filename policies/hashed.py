@@ -29,7 +29,7 @@ class Chwbl:
         if request.head_key is None:
             return least_requests(request, candidates)
         requests = 1 + candidates.active_requests.sum()
-        room = ceil(self.load_factor * requests / len(candidates))
+        room = ceil(self.load_factor * requests / len(candidates.keys))
         return np.where(candidates.active_requests < room, preference(request.head_key, candidates.keys), inf)
 
 
@@ -69,8 +69,8 @@ class DualMap:
     slo_s: Amount = 5.0
 
     def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
-        key = _popular_enough(request, len(candidates))
-        pair = np.full(len(candidates), True) if key is None else preference(key, candidates.keys) < 2
+        key = _popular_enough(request, len(candidates.keys))
+        pair = np.full(len(candidates.keys), True) if key is None else preference(key, candidates.keys) < 2
         warmest = candidates.cached_tokens[pair].max()
         warm = pair & (candidates.cached_tokens == warmest) & (candidates.wait_s <= self.slo_s)
         return np.where(warm if warm.any() else pair, candidates.prefill_work(request), inf)

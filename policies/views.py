@@ -5,7 +5,6 @@ do without.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -44,8 +43,7 @@ class RequestView(NamedTuple):
     """64 random bits, drawn for this request by the caller's seeded generator."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class Candidates(NamedTuple):
     """The places that could serve the request, in columns: a place is a worker, or one data-parallel rank of it.
 
     Every column has the shape (places,), a row for each of `keys`. A policy must not write to them.
@@ -71,9 +69,6 @@ class Candidates:
     """R > 0: how fast it prefills. Infinity: not known."""
     tree_tokens: Column
     """KV tokens that its cache is known to hold, of all prompts. 0: not known."""
-
-    def __len__(self) -> int:
-        return len(self.keys)
 
     @property
     def wait_s(self) -> Column:

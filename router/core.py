@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,8 +81,7 @@ class _Record:
     finish: Finish | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
+class _Prompt(NamedTuple):
     """A request's prompts as one block size sees them. `slots` have that, a mask."""
 
     block_size: int

@@ -23,7 +23,7 @@ def decision_json(decision: Decision, finish: Finish | None, now: float) -> dict
         "model": decision.model,
         "policy": decision.policy,
         "prompt_tokens": decision.prompt_tokens,
-        "candidates": [_candidate_json(decision, position) for position in range(len(decision.candidates))],
+        "candidates": [_candidate_json(decision, position) for position in range(len(decision.candidates.keys))],
         "slot": decision.slot,
         "predicted_cached_tokens": decision.predicted_cached_tokens,
         "unknown_prompt": decision.unknown_prompt,

@@ -182,7 +182,7 @@ def test_a_policy_sees_all_that_is_known(make_core: MakeCore) -> None:
 
     def policy(request: RequestView, candidates: Candidates, /) -> list[float]:
         seen.append((request._replace(prefixes=tuple(request.prefixes)), candidates))
-        return [0.0] * len(candidates)
+        return [0.0] * len(candidates.keys)
 
     core._policy = policy
     engines(core)[0].cache(PROMPT[:8])
