@@ -97,34 +97,38 @@ class Supervisor:
         """Run process `number`, and again whenever it dies, until all are to stop."""
         while not self._stop.is_set():
             next_start_s = asyncio.get_running_loop().time() + RESTART_INTERVAL_S
-            process = await self._start(number)
-            how = _how(await process.wait())
+            how = await self._run(number)
             if self._stop.is_set():
                 return
             if number not in self._served:
                 self._failure = ChildProcessError(f"router process {number} {how} before it could serve")
                 self._stop.set()
                 return
-            log.error("router process %d (pid %d) %s; it is started again", number, process.pid, how)
+            log.error("router process %d %s; it is started again", number, how)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(next_start_s):
                     await self._stop.wait()
 
-    async def _start(self, number: int) -> Process:
+    async def _run(self, number: int) -> str:
+        """Returns how it ended."""
         commons = self._commons
         arguments = ["-P", "-m", "router.processes", str(commons.directory), str(commons.processes), str(number)]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *arguments,
-            stdin=PIPE,  # never written to: it ends with this process
-            stdout=DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},  # what was found here
-            start_new_session=True,  # Ctrl-C in a terminal reaches this process alone
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=PIPE,  # never written to: it ends with this process
+                stdout=DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},  # what we found here
+                start_new_session=True,  # Ctrl-C in a terminal reaches this process alone
+            )
+        except OSError as error:
+            return f"could not be started: {error}"
         self._processes[number] = process
         if self._stop.is_set():  # meanwhile
             self._signal(signal.SIGTERM)
-        return process
+        code = await process.wait()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def _signal(self, signum: signal.Signals) -> None:
         for process in self._processes.values():
@@ -172,7 +176,3 @@ class Supervisor:
         if unanswered:
             log.warning("the workers have changed; not confirmed by processes %s", unanswered)
         return unanswered
-
-
-def _how(exit_code: int) -> str:
-    return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
