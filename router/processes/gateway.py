@@ -8,6 +8,7 @@ Placements, models, trees and `POST /route` come from the process that was asked
 """
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from protocol.errors import Conflict, NotFound, Unavailable
@@ -33,7 +34,7 @@ class JointGateway(Gateway):
         self._commons, self._max_decisions = commons, max_decisions
 
     async def ready(self, request: Request) -> Response:
-        sights: Replies[Sight] = await self._commons.ask_all("sight")
+        sights = await self._sights()
         problems = {model: why for sight in sights.by_process.values() for model, why in sight.problems.items()}
         return readiness(_workers(sights), problems)
 
@@ -42,16 +43,16 @@ class JointGateway(Gateway):
         return scrape(JointScrape(scrapes.by_process, scrapes.unanswered))
 
     async def list_workers(self, request: Request) -> Response:
-        sights: Replies[Sight] = await self._commons.ask_all("sight")
+        sights = await self._sights()
         return _joint_json({"workers": [worker_json(report) for report in _workers(sights)]}, sights.unanswered)
 
     async def add_worker(self, request: Request) -> Response:
         spec = worker_spec(request)
         worker = worker_id(spec.url)
-        if await self._find(worker):
+        if _find(worker, await self._sights()):
             raise Conflict(f"worker {worker!r} is here already, or still leaving", param="url")
         unanswered = await self._change("add", spec)
-        if (report := await self._find(worker)) is None:
+        if (report := _find(worker, await self._sights())) is None:
             raise Conflict(f"worker {worker!r} was removed again", param="url")
         return _joint_json(worker_json(report), unanswered, 201)
 
@@ -61,11 +62,13 @@ class JointGateway(Gateway):
         try:
             unanswered = await self._change("remove", id)
         except NotFound:
-            if not await self._find(id):  # else it is still leaving
+            if _find(id, await self._sights()) is None:  # else it is still leaving
                 raise
-        left = await self._find(id)
-        in_flight = sum(slot.active_requests for slot in left.slots) if left else 0
-        return _joint_json({"worker": id, "in_flight": in_flight}, unanswered, 202 if in_flight else 200)
+        sights = await self._sights()
+        report = _find(id, sights)
+        in_flight = sum(slot.active_requests for slot in report.slots) if report else 0
+        left = {"worker": id, "in_flight": in_flight}
+        return _joint_json(left, {*unanswered, *sights.unanswered}, 202 if in_flight else 200)
 
     async def decisions(self, request: Request) -> Response:
         last = min(decisions_asked_for(request), self._max_decisions)
@@ -75,9 +78,8 @@ class JointGateway(Gateway):
         lines = [decision_json(decision, finish, now) for decision, finish in merged]
         return _joint_json({"decisions": lines}, logs.unanswered)
 
-    async def _find(self, worker: str) -> WorkerReport | None:
-        reports = _workers(await self._commons.ask_all("sight"))
-        return next((report for report in reports if report.id == worker), None)
+    async def _sights(self) -> Replies[Sight]:
+        return await self._commons.ask_all("sight")
 
     async def _change(self, what: str, argument: object) -> tuple[int, ...]:
         """Returns the numbers of processes that have not confirmed it."""
@@ -94,5 +96,9 @@ def _workers(sights: Replies[Sight]) -> list[WorkerReport]:
     return merged_workers({process: sight.workers for process, sight in sights.by_process.items()})
 
 
-def _joint_json(body: dict[str, Any], unanswered: tuple[int, ...], status: int = 200) -> Response:
-    return json_response(body | {"unanswered_processes": unanswered}, status)
+def _find(worker: str, sights: Replies[Sight]) -> WorkerReport | None:
+    return next((report for report in _workers(sights) if report.id == worker), None)
+
+
+def _joint_json(body: dict[str, Any], unanswered: Iterable[int], status: int = 200) -> Response:
+    return json_response(body | {"unanswered_processes": sorted(unanswered)}, status)

@@ -39,7 +39,7 @@ async def _serve(commons: Commons, number: int) -> None:
     log_to_stderr(config.log_level, number)
     async with AsyncExitStack() as stack:
         parts = build(stack, config)
-        await stack.enter_async_context(answering(commons.member(number), _answers(parts)))
+        await stack.enter_async_context(answering(commons.member(number), answers_of(parts)))
         parts.workers.follow(await ask(commons.supervisor, "roster"))
         with suppress(TimeoutError):
             await asyncio.wait_for(parts.workers.checked(), JOIN_TIMEOUT_S)
@@ -53,7 +53,7 @@ async def _serve(commons: Commons, number: int) -> None:
         parts.relay.stopping = True
 
 
-def _answers(parts: Parts) -> Mapping[str, Callable[..., Any]]:
+def answers_of(parts: Parts) -> Mapping[str, Callable[..., Any]]:
     return {
         "follow": parts.workers.follow,
         "sight": lambda: Sight(parts.core.workers(time.monotonic()), parts.prompts.problems),

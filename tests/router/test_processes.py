@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -90,24 +90,38 @@ class Router:
             return response.status, response.headers["x-warmroute-worker"]
 
     async def get(self, path: str) -> Any:
-        async with self.client.get(self.url + path) as response:
-            return await response.json()
+        """Asks until every process has had its say."""
+        while True:
+            async with self.client.get(self.url + path) as response:
+                body = await response.json()
+            if not body["unanswered_processes"]:
+                return body
+
+    async def remove(self, worker: str) -> tuple[int, Any]:
+        """As `get`."""
+        while True:
+            async with self.client.delete(f"{self.url}/workers/{worker}") as response:
+                body = await response.json()
+            if not body.get("unanswered_processes"):
+                return response.status, body
 
     async def samples(self, name: str, **labels: str) -> dict[str, float]:
-        """A metric by process, summed over other labels."""
-        async with self.client.get(self.url + "/metrics") as response:
-            families = text_string_to_metric_families(await response.text())
-        sums: Counter[str] = Counter()
-        for family in families:
-            for sample in family.samples:
-                if sample.name == name and labels.items() <= sample.labels.items():
-                    sums[sample.labels["process"]] += sample.value  # type: ignore[assignment]  # floats add up too
-        return dict(sums)
+        """A metric by process, summed over other labels. As `get`."""
+        while True:
+            async with self.client.get(self.url + "/metrics") as response:
+                families = list(text_string_to_metric_families(await response.text()))
+            samples = [sample for family in families for sample in family.samples]
+            if all(sample.value for sample in samples if sample.name == "warmroute_process_up"):
+                break
+        sums: defaultdict[str, float] = defaultdict(float)
+        for sample in samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                sums[sample.labels["process"]] += sample.value
+        return sums
 
     async def active_requests(self) -> int:
-        body = await self.get("/workers")
-        assert body["unanswered_processes"] == []
-        return sum(slot["active_requests"] for worker in body["workers"] for slot in worker["slots"])
+        workers = (await self.get("/workers"))["workers"]
+        return sum(slot["active_requests"] for worker in workers for slot in worker["slots"])
 
     async def both_follow(self, *workers: str) -> bool:
         """Whether both processes have exactly `workers`, and each is up and its cache known."""
@@ -191,8 +205,7 @@ async def test_workers_come_and_go_for_all_also_for_a_process_that_starts_again(
     first = router.engines[0].id
     async with engine_running(PromptEncoder(tokenizer), tokenizer_path) as second:
         async with router.post("/workers", {"url": second.url}) as response:
-            body = await response.json()
-            assert (response.status, body["id"], body["unanswered_processes"]) == (201, second.id, [])
+            assert (response.status, (await response.json())["id"]) == (201, second.id)
         async with router.post("/workers", {"url": second.url}) as response:
             assert response.status == 409
         await until(lambda: router.both_follow(first, second.id))
@@ -222,19 +235,18 @@ async def drain_while_it_serves(router: Router, engine: Engine, gate: Gate) -> N
 
     await until(reached)
     for _ in range(3):  # whichever process is asked
-        async with router.client.delete(f"{router.url}/workers/{engine.id}") as response:
-            assert (response.status, (await response.json())["in_flight"]) == (202, engine.running)
+        assert await router.remove(engine.id) == (
+            202,
+            {"worker": engine.id, "in_flight": 1, "unanswered_processes": []},
+        )
     async with router.post("/workers", {"url": engine.url}) as response:
         assert response.status == 409
         assert "here already, or still leaving" in (await response.json())["error"]["message"]
     gate.opened.set()
     assert {status for status, _ in await asyncio.gather(*asked)} == {200}
-    await until(lambda: equal(remove(router, engine.id), 404))
-
-
-async def remove(router: Router, worker: str) -> int:
-    async with router.client.delete(f"{router.url}/workers/{worker}") as response:
-        return int(response.status)
+    while (removed := await router.remove(engine.id))[0] != 404:
+        assert removed[0] in (200, 202)
+    assert "no worker" in removed[1]["error"]["message"]
 
 
 async def test_a_stream_is_finished_before_the_end(make_router: MakeRouter) -> None:
@@ -259,6 +271,32 @@ async def test_a_stream_is_finished_before_the_end(make_router: MakeRouter) -> N
         assert await response.read() == chunk("begun") + chunk("ended")
     assert await asyncio.wait_for(router.child.process.wait(), WAIT_S) == 0
     assert "Traceback" not in router.log
+
+
+async def test_a_process_that_hangs_is_said_to_be_missing_and_catches_up(make_router: MakeRouter) -> None:
+    router = await make_router(0)
+    hanging = router.members()[1]
+    os.kill(hanging, signal.SIGSTOP)
+    async with await connected_to_one_that_answers(router.url) as client:
+        async with client.post(router.url + "/workers", json={"url": "http://127.0.0.1:9"}) as response:
+            assert (response.status, (await response.json())["unanswered_processes"]) == (201, [1])
+        async with client.get(router.url + "/workers") as response:
+            assert (await response.json())["unanswered_processes"] == [1]
+        async with client.get(router.url + "/metrics") as response:
+            assert 'warmroute_process_up{process="1"} 0.0' in await response.text()
+    os.kill(hanging, signal.SIGCONT)
+    await until(lambda: equal(router.samples("warmroute_worker_up"), {"0": 0, "1": 0}))
+
+
+async def connected_to_one_that_answers(url: str) -> aiohttp.ClientSession:
+    """A client that stays on one connection, to a process that runs."""
+    while True:
+        client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1))
+        try:
+            async with client.get(url + "/health", timeout=aiohttp.ClientTimeout(0.5)):
+                return client
+        except TimeoutError:
+            await client.close()
 
 
 async def test_no_process_outlives_the_supervisor(make_router: MakeRouter) -> None:
