@@ -280,10 +280,6 @@ async def test_a_process_that_hangs_is_said_to_be_missing_and_catches_up(make_ro
     async with await connected_to_one_that_answers(router.url) as client:
         async with client.post(router.url + "/workers", json={"url": "http://127.0.0.1:9"}) as response:
             assert (response.status, (await response.json())["unanswered_processes"]) == (201, [1])
-        async with client.get(router.url + "/workers") as response:
-            assert (await response.json())["unanswered_processes"] == [1]
-        async with client.get(router.url + "/metrics") as response:
-            assert 'warmroute_process_up{process="1"} 0.0' in await response.text()
     os.kill(hanging, signal.SIGCONT)
     await until(lambda: equal(router.samples("warmroute_worker_up"), {"0": 0, "1": 0}))
 
