@@ -1,15 +1,13 @@
 """Policies that first ask whether the request stays with its cache, and only then where load is least."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from policies.parameters import Amount, Factor, Share
-from policies.views import Candidate, RequestView
-
-
-def _warmest(candidates: Sequence[Candidate]) -> int:
-    return max(c.cached_tokens for c in candidates)
+from policies.views import Candidates, Column, RequestView
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +25,15 @@ class StickyUntilSaturated:
     max_gap_s: Amount = 18.0
     decode_bound: bool = False
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        sticky = [c.cached_tokens >= self.affinity_threshold * request.prompt_tokens for c in candidates]
-        stays = self._stays(candidates, sticky)
-        return [
-            inf if stays and not held else self._load(request, c) for c, held in zip(candidates, sticky, strict=True)
-        ]
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        sticky = candidates.cached_tokens >= self.affinity_threshold * request.prompt_tokens
+        load = candidates.active_requests if self.decode_bound else candidates.prefill_work(request)
+        return np.where(sticky, load, inf) if self._stays(candidates.wait_s, sticky) else load
 
-    def _stays(self, candidates: Sequence[Candidate], sticky: Sequence[bool]) -> bool:
-        pairs = list(zip(candidates, sticky, strict=True))
-        wait_s = min((c.wait_s for c, held in pairs if held), default=inf)
-        wait_elsewhere_s = min((c.wait_s for c, held in pairs if not held), default=inf)
-        return wait_s - wait_elsewhere_s <= self.max_gap_s
-
-    def _load(self, request: RequestView, c: Candidate) -> float:
-        return c.active_requests if self.decode_bound else c.prefill_work(request)
+    def _stays(self, wait_s: Column, sticky: NDArray[np.bool_]) -> bool:
+        there_s = wait_s.min(where=sticky, initial=inf)
+        elsewhere_s = wait_s.min(where=~sticky, initial=inf)
+        return bool(there_s - elsewhere_s <= self.max_gap_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +52,13 @@ class SMetric:
     slo_s_per_token: Amount = 62.5e-6
     slack: Amount = 1.0
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        warmest = _warmest(candidates)
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        warmest = candidates.cached_tokens.max()
         follow_up = 2 * warmest >= request.prompt_tokens if request.follow_up is None else request.follow_up
         limit_s = self.slack * (self.slo_s + self.slo_s_per_token * request.prompt_tokens)
-        home = {
-            c.key
-            for c in candidates
-            if c.cached_tokens == warmest and c.prefill_work(request) / c.prefill_tokens_per_s <= limit_s
-        }
-        stays = follow_up and home
-        return [inf if stays and c.key not in home else c.prefill_work(request) for c in candidates]
+        work = candidates.prefill_work(request)
+        home = (candidates.cached_tokens == warmest) & (work / candidates.prefill_tokens_per_s <= limit_s)
+        return np.where(home, work, inf) if follow_up and home.any() else work
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +77,14 @@ class TwoTier:
     balance_abs_threshold: Amount = 32.0
     balance_rel_threshold: Factor = 1.1
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        requests = [float(c.active_requests) for c in candidates]
-        fewest, most = min(requests), max(requests)
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        requests = candidates.active_requests
+        fewest, most = requests.min(), requests.max()
         if most - fewest > self.balance_abs_threshold and most > self.balance_rel_threshold * fewest:
             return requests
-        if _warmest(candidates) > self.cache_threshold * request.prompt_tokens:
-            return [float(c.uncached_tokens(request)) for c in candidates]
-        return [c.tree_tokens + c.queued_prefill_tokens for c in candidates]
+        if candidates.cached_tokens.max() > self.cache_threshold * request.prompt_tokens:
+            return candidates.uncached_tokens(request)
+        return candidates.tree_tokens + candidates.queued_prefill_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +103,9 @@ class Preble:
     reuse: Share = 0.5
     kappa: Amount = 0.05
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        warmest = _warmest(candidates)
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        load = candidates.queued_prefill_tokens + self.kappa * candidates.decode_tokens
+        warmest = candidates.cached_tokens.max()
         if warmest > request.prompt_tokens - warmest:
-            return [self._load(c) if c.cached_tokens == warmest else inf for c in candidates]
-        return [self._load(c) + c.uncached_tokens(request) * (1 + self.reuse) for c in candidates]
-
-    def _load(self, c: Candidate) -> float:
-        return c.queued_prefill_tokens + self.kappa * c.decode_tokens
+            return np.where(candidates.cached_tokens == warmest, load, inf)
+        return load + candidates.uncached_tokens(request) * (1 + self.reuse)

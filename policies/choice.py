@@ -1,11 +1,12 @@
 """From costs to a place."""
 
-from collections.abc import Sequence
-from math import inf
+from math import inf, isnan
 from random import Random
 from typing import NamedTuple
 
-from policies.views import Candidate, Policy, RequestView
+import numpy as np
+
+from policies.views import Candidates, Column, Policy, RequestView
 
 TIE = 1e-9
 """Costs closer than this are equal: far below one token (or its time in seconds), far above rounding."""
@@ -19,20 +20,24 @@ class Choice(NamedTuple):
     """The chosen candidate's position, and the cost of each candidate in the given order."""
 
     position: int
-    costs: tuple[float, ...]
+    costs: Column
 
 
-def choose(policy: Policy, request: RequestView, candidates: Sequence[Candidate], rng: Random) -> Choice:
+def choose(policy: Policy, request: RequestView, candidates: Candidates, rng: Random) -> Choice:
     """The candidate of lowest cost; ties by one draw from `rng` over keys in sorted order, so that the order in which
     the candidates come cannot matter.
 
-    Raises NoneSuitable when every cost is infinite, ValueError for no candidates.
+    Raises NoneSuitable when every cost is infinite, ValueError for no candidates and for what are no costs of them.
     """
-    if not candidates:
+    if not candidates.keys:
         raise ValueError("cannot choose from no candidates")
-    costs = tuple(policy(request, candidates))
-    lowest = min(costs)
+    costs = np.asarray(policy(request, candidates), np.float64)
+    if costs.shape != (len(candidates),):
+        raise ValueError(f"the placement policy gave costs of shape {costs.shape} for {len(candidates)} candidates")
+    lowest = float(costs.min())
+    if isnan(lowest):
+        raise ValueError(f"the placement policy gave a cost that is not a number: {costs.tolist()}")
     if lowest == inf:
         raise NoneSuitable(f"each of {len(candidates)} workers is over the placement policy's limit for this request")
-    tied = sorted((c.key, i) for i, (c, cost) in enumerate(zip(candidates, costs, strict=True)) if cost <= lowest + TIE)
-    return Choice(rng.choice(tied)[1], costs)
+    tied = sorted((costs <= lowest + TIE).nonzero()[0].tolist(), key=candidates.keys.__getitem__)
+    return Choice(rng.choice(tied), costs)

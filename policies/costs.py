@@ -1,17 +1,19 @@
 """Policies that price each place by itself, from signals of load and cache together."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from policies.parameters import Amount
-from policies.views import SHARE_WINDOW, Candidate, RequestView
+from policies.views import SHARE_WINDOW, Candidates, Column, RequestView
 
 CLASS = 2
 """LMetric's class of a request: its first four blocks, the third of `RequestView.prefixes`."""
 
 
-def lmetric(request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
+def lmetric(request: RequestView, candidates: Candidates, /) -> Column:
     """cost = (Q + u) * (n + 1), without the holders of a hot spot.
 
     A product of prefill work and batch size needs no weights: they cancel in the comparison. It misleads where a class
@@ -19,23 +21,24 @@ def lmetric(request: RequestView, candidates: Sequence[Candidate], /) -> list[fl
     fall behind, so they are left out then. Ignores how long the contexts are that decode beside the request.
     Source: Zhang et al., LMetric (OSDI'26), score and hot-spot detector.
     """
-    crowded = _hot_spot(request, candidates)
-    return [inf if c.key in crowded else c.prefill_work(request) * (c.active_requests + 1) for c in candidates]
+    price = candidates.prefill_work(request) * (candidates.active_requests + 1)
+    return np.where(_hot_spot(request, candidates), inf, price)
 
 
-def _hot_spot(request: RequestView, candidates: Sequence[Candidate]) -> frozenset[str]:
-    """The holders of the request's class, if they are fewer than it needs.
+def _hot_spot(request: RequestView, candidates: Candidates) -> NDArray[np.bool_]:
+    """Who holds the request's class, if they are fewer than it needs; else nobody.
 
     LMetric's condition is x / (1 - x) > holders / others, with x the class's share; that is x > holders / all. It must
     have held for 2 * holders requests running. Over so many requests x can have grown by no more than their part of
     the window, so a share above the bound by that part has been above it all along.
     """
     if len(request.prefixes) <= CLASS:
-        return frozenset()
+        return np.full(len(candidates), False)
     prefix = request.prefixes[CLASS]
-    holders = frozenset(c.key for c in candidates if c.cached_tokens >= prefix.tokens)
-    lasting_share = prefix.share - 2 * len(holders) / SHARE_WINDOW
-    return holders if lasting_share > len(holders) / len(candidates) else frozenset()
+    holds = candidates.cached_tokens >= prefix.tokens
+    holders = np.count_nonzero(holds)
+    lasting_share = prefix.share - 2 * holders / SHARE_WINDOW
+    return holds & (lasting_share > holders / len(candidates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class Dynamo:
 
     prefill_load_scale: Amount = 1.0
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        return [self.prefill_load_scale * c.prefill_work(request) + c.decode_tokens for c in candidates]
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        return self.prefill_load_scale * candidates.prefill_work(request) + candidates.decode_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,9 @@ class Ttft:
     slo_s: Amount = 30.0
     attention_s_per_pair: Amount = 8.4e-10
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        predicted_s = [self._predicted_s(request, c) for c in candidates]
-        return [inf if seconds > self.slo_s else seconds for seconds in predicted_s]
-
-    def _predicted_s(self, request: RequestView, c: Candidate) -> float:
-        uncached = c.uncached_tokens(request)
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        uncached = candidates.uncached_tokens(request)
         pairs = uncached * (request.prompt_tokens - uncached / 2)
-        return c.prefill_work(request) / c.prefill_tokens_per_s + self.attention_s_per_pair * pairs
+        wait_s = candidates.prefill_work(request) / candidates.prefill_tokens_per_s
+        predicted_s = wait_s + self.attention_s_per_pair * pairs
+        return np.where(predicted_s > self.slo_s, inf, predicted_s)

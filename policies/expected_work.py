@@ -1,10 +1,11 @@
 """The default policy: place a request where serving it means the least work, for itself and for its neighbours."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from policies.parameters import Amount
-from policies.views import Candidate, RequestView
+from policies.views import Candidates, Column, RequestView
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,11 @@ class ExpectedWork:
     prefill_pass_ms: Amount = 16.5
     decode_kv_token_ms: Amount = 5.15e-5
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        return [self._cost_ms(c.uncached_tokens(request), c) for c in candidates]
-
-    def _cost_ms(self, uncached_tokens: int, c: Candidate) -> float:
-        prefill_ms = uncached_tokens * self.prefill_token_ms
-        passes_ms = min(c.waiting_requests * self.prefill_pass_ms, prefill_ms)
-        wait_ms = c.queued_prefill_tokens * self.prefill_token_ms + passes_ms
-        stalls_ms = c.active_requests * prefill_ms
-        neighbours_tokens = (c.decode_tokens + c.mean_decode_tokens) / 2
-        decoding_ms = self.answer_tokens / 2 * self.decode_kv_token_ms * neighbours_tokens
-        return wait_ms + self.miss_price * prefill_ms + self.omega * (stalls_ms + decoding_ms)
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
+        prefill_ms = candidates.uncached_tokens(request) * self.prefill_token_ms
+        passes_ms = np.minimum(candidates.waiting_requests * self.prefill_pass_ms, prefill_ms)
+        wait_ms = candidates.queued_prefill_tokens * self.prefill_token_ms + passes_ms
+        stalled = candidates.active_requests
+        token_ms = self.answer_tokens / 2 * self.decode_kv_token_ms / 2
+        decoding_ms = (candidates.decode_tokens + candidates.mean_decode_tokens) * (self.omega * token_ms)
+        return wait_ms + prefill_ms * (self.miss_price + self.omega * stalled) + decoding_ms

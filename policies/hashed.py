@@ -1,13 +1,14 @@
 """Policies that hash a request to its place. They hit a cache without knowing it, as long as keys and places last."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+
+import numpy as np
 
 from policies.baselines import least_prefill, least_requests
 from policies.parameters import Amount, Factor
 from policies.rendezvous import preference
-from policies.views import Candidate, RequestView
+from policies.views import Candidates, Column, RequestView
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,12 @@ class Chwbl:
 
     load_factor: Factor = 1.25
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
         if request.head_key is None:
             return least_requests(request, candidates)
-        requests = 1 + sum(c.active_requests for c in candidates)
+        requests = 1 + candidates.active_requests.sum()
         room = ceil(self.load_factor * requests / len(candidates))
-        ranks = preference(request.head_key, candidates)
-        return [float(rank) if c.active_requests < room else inf for c, rank in zip(candidates, ranks, strict=True)]
+        return np.where(candidates.active_requests < room, preference(request.head_key, candidates.keys), inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Session:
 
     max_gap_s: Amount = 18.0
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
         if request.session_key is None:
             return least_prefill(request, candidates)
-        limit_s = min(c.wait_s for c in candidates) + self.max_gap_s
-        ranks = preference(request.session_key, candidates)
-        return [float(rank) if c.wait_s <= limit_s else inf for c, rank in zip(candidates, ranks, strict=True)]
+        wait_s = candidates.wait_s
+        near = wait_s <= wait_s.min() + self.max_gap_s
+        return np.where(near, preference(request.session_key, candidates.keys), inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,12 @@ class DualMap:
 
     slo_s: Amount = 5.0
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> Column:
         key = _popular_enough(request, len(candidates))
-        ranks = [0] * len(candidates) if key is None else preference(key, candidates)
-        pair = [c for c, rank in zip(candidates, ranks, strict=True) if rank < 2]
-        warmest = max(c.cached_tokens for c in pair)
-        warm = {c.key for c in pair if c.cached_tokens == warmest and c.wait_s <= self.slo_s}
-        allowed = warm or {c.key for c in pair}
-        return [c.prefill_work(request) if c.key in allowed else inf for c in candidates]
+        pair = np.full(len(candidates), True) if key is None else preference(key, candidates.keys) < 2
+        warmest = candidates.cached_tokens[pair].max()
+        warm = pair & (candidates.cached_tokens == warmest) & (candidates.wait_s <= self.slo_s)
+        return np.where(warm if warm.any() else pair, candidates.prefill_work(request), inf)
 
 
 def _popular_enough(request: RequestView, places: int) -> int | None:

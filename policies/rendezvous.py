@@ -7,15 +7,14 @@ Mappings to Increase Hit Rates (IEEE/ACM ToN 1998).
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from policies.views import Candidate
 
-
-def preference(key: int, candidates: Sequence[Candidate]) -> list[int]:
-    """The rank of each candidate in the order of `key` (unsigned 64-bit); 0 is the key's first choice."""
-    order = sorted((xxh3_64_intdigest(c.key.encode(), key), c.key, i) for i, c in enumerate(candidates))
-    ranks = [0] * len(order)
-    for rank, (_, _, position) in enumerate(order):
-        ranks[position] = rank
+def preference(key: int, places: Sequence[str]) -> NDArray[np.intp]:
+    """The rank of each place in the order of `key` (unsigned 64-bit), shape (places,); 0 is the key's first choice."""
+    order = sorted((xxh3_64_intdigest(place.encode(), key), place, i) for i, place in enumerate(places))
+    ranks = np.empty(len(order), np.intp)
+    ranks[[position for _, _, position in order]] = np.arange(len(order))
     return ranks

@@ -16,16 +16,29 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
+import numpy as np
+
 from kv_events.deliveries import Batch, Delivery, Lost, Reset, Synced
 from kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from kv_events.hashing import block_hashes, root_hash
 from policies.choice import NoneSuitable, choose
-from policies.views import Candidate, Policy, RequestView
+from policies.views import Candidates, Column, Policy, RequestView
 from protocol.errors import Overloaded
 from protocol.prompt_tokens import PromptTokens
 from protocol.sse import Usage
-from router.fleet import RETRY_AFTER_S, Fleet, Health, Slot
-from router.index import Edge, PrefixIndex
+from router.fleet import RETRY_AFTER_S, Fleet, Health, Roster, Slot
+from router.index import Edge, PrefixIndex, ones_at
+from router.load import (
+    ACTIVE_REQUESTS,
+    BACKLOG,
+    DECODE_TOKENS,
+    LAST_PLACED,
+    MEAN_DECODE_TOKENS,
+    TOKENS_PER_S,
+    TREE_TOKENS,
+    WAITING_REQUESTS,
+    LoadTable,
+)
 from router.records import (
     CacheState,
     Decision,
@@ -73,6 +86,23 @@ class _Prompt:
     matchable: list[int]  # how many of them can be hits: the last token is always computed
 
 
+def _hash_prompts(request: RouteRequest, roster: Roster) -> dict[int, _Prompt]:
+    """The prompts' block hashes, by block size of the slots that could take them."""
+    if not request.prompts:
+        return {}
+    root = root_hash(request.model if roster.is_adapter else None, request.cache_salt)
+    head = head_key(request.prompts[0], root)
+    return {
+        size: _Prompt(
+            size,
+            head,
+            [_hashes(tokens, size, root) for tokens in request.prompts],
+            [max(0, len(tokens) - 1) // size for tokens in request.prompts],
+        )
+        for size in roster.by_block_size
+    }
+
+
 def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) -> list[int]:
     if isinstance(tokens, PromptTokens):
         return tokens.block_hashes(block_size, root, block_hashes)
@@ -80,7 +110,8 @@ def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) ->
 
 
 class RouterCore:
-    """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log."""
+    """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log; `loads` is given
+    where several processes share one."""
 
     def __init__(
         self,
@@ -91,11 +122,13 @@ class RouterCore:
         max_in_flight: int,
         max_decisions: int,
         prior_prefill_tokens_per_s: float,
+        loads: LoadTable | None = None,
     ) -> None:
         self._policy, self._policy_name, self._rng = policy, policy_name, rng
         self._max_in_flight = max_in_flight
         self._index = PrefixIndex()
-        self._fleet = Fleet(self._index, prior_prefill_tokens_per_s=prior_prefill_tokens_per_s)
+        self._loads = LoadTable() if loads is None else loads
+        self._fleet = Fleet(self._index, self._loads, prior_prefill_tokens_per_s=prior_prefill_tokens_per_s)
         self._prefix_shares = PrefixShares()
         self._tickets: dict[int, _Ticket] = {}
         self._placed = 0
@@ -130,21 +163,26 @@ class RouterCore:
         slot = self._fleet.slot(worker, rank)
         if slot is None or slot.worker.health is not Health.UP:
             return
+        block_size = slot.block_size
         if isinstance(delivery, Batch):
-            self._apply(slot, delivery.batch)
+            block_size = self._apply(slot, delivery.batch) or block_size
         elif isinstance(delivery, Reset):
             self._fleet.drop_cache(slot)
-        slot.cache_state = CACHE_STATE_AFTER.get(type(delivery), slot.cache_state)
+        self._fleet.learn(slot, CACHE_STATE_AFTER.get(type(delivery), slot.cache_state), block_size)
 
-    def _apply(self, slot: Slot, batch: EventBatch) -> None:
+    def _apply(self, slot: Slot, batch: EventBatch) -> int | None:
+        """Returns the block size that the events name, if they do."""
+        block_size = None
         for event in batch.events:
             if isinstance(event, BlockStored):
-                slot.block_size = event.block_size
+                block_size = event.block_size
                 self._index.store(slot.bit, event)
             elif isinstance(event, BlockRemoved):
                 self._index.remove(slot.bit, event)
             elif isinstance(event, AllBlocksCleared):
                 self._index.clear(slot.bit)
+        slot.load.holds(self._index.held_blocks(slot.bit) * (block_size or slot.block_size or 0))
+        return block_size
 
     # Requests
 
@@ -156,17 +194,17 @@ class RouterCore:
         if len(self._tickets) >= self._max_in_flight:
             message = f"{self._max_in_flight} requests are in flight, the most this router takes"
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
-        slots = self._fleet.eligible(request.model, tried)
-        prompts = self._hash_prompts(request, slots)
-        slot, decision = self._decide(request, slots, prompts, now, self._rng)
-        return self._reserve(slot, decision, prompts, now)
+        roster = self._fleet.roster(request.model, tried)
+        prompts = _hash_prompts(request, roster)
+        position, decision = self._decide(request, roster, prompts, now, self._rng)
+        return self._reserve(roster.slots[position], decision, prompts, now)
 
     def explain(self, request: RouteRequest, now: float) -> Decision:
         """What `route` would decide now. Changes nothing, the random generator included."""
         rng = Random()
         rng.setstate(self._rng.getstate())
-        slots = self._fleet.eligible(request.model, ())
-        return self._decide(request, slots, self._hash_prompts(request, slots), now, rng)[1]
+        roster = self._fleet.roster(request.model)
+        return self._decide(request, roster, _hash_prompts(request, roster), now, rng)[1]
 
     def on_first_token(self, ticket: int, now: float) -> None:
         found = self._tickets[ticket]
@@ -185,52 +223,27 @@ class RouterCore:
         self._fleet.release_bit(slot)
         self._fleet.forget_if_drained(slot.worker)
 
-    def _hash_prompts(self, request: RouteRequest, slots: list[Slot]) -> dict[int, _Prompt]:
-        """The prompts' block hashes, by block size of the slots that could take them."""
-        if not request.prompts:
-            return {}
-        root = root_hash(self._adapter(request.model, slots), request.cache_salt)
-        head = head_key(request.prompts[0], root)
-        return {
-            size: _Prompt(
-                size,
-                head,
-                [_hashes(tokens, size, root) for tokens in request.prompts],
-                [max(0, len(tokens) - 1) // size for tokens in request.prompts],
-            )
-            for size in {slot.block_size for slot in slots if slot.block_size}
-        }
-
-    def _adapter(self, model: str | None, slots: list[Slot]) -> str | None:
-        """`model` if it names an adapter: engines then hash its name into every block."""
-        infos = (slot.worker.info for slot in slots)
-        cards = (card for info in infos if info for card in info.models if card.id == model)
-        return model if any(card.parent for card in cards) else None
-
     def _decide(
-        self, request: RouteRequest, slots: list[Slot], prompts: dict[int, _Prompt], now: float, rng: Random
-    ) -> tuple[Slot, Decision]:
-        cached = self._cached_tokens(slots, prompts)
-        candidates = tuple(
-            Candidate(
-                key=slot.id,
-                cached_tokens=cached[slot.bit],
-                queued_prefill_tokens=slot.load.queued_prefill_tokens(now),
-                active_requests=slot.load.active_requests,
-                decode_tokens=slot.load.decode_tokens,
-                mean_decode_tokens=slot.load.mean_decode_tokens(now),
-                waiting_requests=slot.load.waiting_requests,
-                last_placed=slot.last_placed,
-                prefill_tokens_per_s=slot.load.rate.tokens_per_s,
-                tree_tokens=self._index.held_blocks(slot.bit) * (slot.block_size or 0),
-            )
-            for slot in slots
+        self, request: RouteRequest, roster: Roster, prompts: dict[int, _Prompt], now: float, rng: Random
+    ) -> tuple[int, Decision]:
+        """The chosen slot's position in `roster`, and why."""
+        load = self._loads.at(roster.bits, now)
+        candidates = Candidates(
+            keys=roster.names,
+            cached_tokens=self._cached_tokens(roster, prompts),
+            queued_prefill_tokens=load[BACKLOG],
+            active_requests=load[ACTIVE_REQUESTS],
+            decode_tokens=load[DECODE_TOKENS],
+            mean_decode_tokens=load[MEAN_DECODE_TOKENS],
+            waiting_requests=load[WAITING_REQUESTS],
+            last_placed=load[LAST_PLACED],
+            prefill_tokens_per_s=load[TOKENS_PER_S],
+            tree_tokens=load[TREE_TOKENS],
         )
         try:
             choice = choose(self._policy, self._view(request, prompts, rng), candidates, rng)
         except NoneSuitable as refusal:
             raise Overloaded(str(refusal), retry_after_s=RETRY_AFTER_S) from refusal
-        slot = slots[choice.position]
         decision = Decision(
             request_id=request.request_id,
             at_s=now,
@@ -238,13 +251,13 @@ class RouterCore:
             policy=self._policy_name,
             prompt_tokens=request.prompt_tokens,
             candidates=candidates,
-            cache_states=tuple(slot.cache_state for slot in slots),
+            cache_states=roster.cache_states,
             costs=choice.costs,
-            slot=slot.id,
-            predicted_cached_tokens=cached[slot.bit],
+            slot=roster.names[choice.position],
+            predicted_cached_tokens=int(candidates.cached_tokens[choice.position]),
             unknown_prompt=request.unknown_prompt,
         )
-        return slot, decision
+        return choice.position, decision
 
     def _view(self, request: RouteRequest, prompts: dict[int, _Prompt], rng: Random) -> RequestView:
         """Of several prompts, the first one speaks for the request; of several block sizes, the smallest."""
@@ -258,20 +271,22 @@ class RouterCore:
             draw=rng.getrandbits(64),
         )
 
-    def _cached_tokens(self, slots: list[Slot], prompts: dict[int, _Prompt]) -> dict[int, int]:
-        """Prompt tokens that each slot (by bit) has cached or will have by the time the request gets there."""
-        trusted = self._fleet.trusted()
-        cached = {slot.bit: 0 for slot in slots}
+    def _cached_tokens(self, roster: Roster, prompts: dict[int, _Prompt]) -> Column:
+        """Prompt tokens that each slot has cached or will have by the time the request gets there."""
+        cached = np.zeros(roster.width)  # by bit
         for size, prompt in prompts.items():
-            mask = sum(1 << slot.bit for slot in slots if slot.block_size == size)
             for hashes, matchable in zip(prompt.hashes, prompt.matchable, strict=True):
-                for bit, depth in self._index.match(hashes[:matchable], mask, trusted).items():
-                    cached[bit] += depth * size
-        return cached
+                ends = self._index.match(hashes, matchable, roster.by_block_size[size], roster.trusted)
+                for depth, mask in ends:
+                    if mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
+                        cached[mask.bit_length() - 1] += depth * size
+                    elif depth:
+                        cached += ones_at(mask, roster.width) * (depth * size)
+        return cached[roster.bits]
 
     def _reserve(self, slot: Slot, decision: Decision, prompts: dict[int, _Prompt], now: float) -> Placement:
         self._placed += 1
-        ticket, slot.last_placed = self._placed, self._placed
+        ticket = self._placed
         leased = prompts[slot.block_size].hashes if slot.block_size in prompts else []
         for hashes in leased:
             self._index.lease(slot.bit, hashes)

@@ -4,14 +4,17 @@ A slot is one place with a prefix cache of its own: a worker, or one data-parall
 small ints (their bit in the index's masks); a bit is given out again only when nothing in flight refers to it.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
+import numpy as np
+from numpy.typing import NDArray
+
 from protocol.errors import ApiError, Conflict, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from router.index import PrefixIndex
-from router.load import SlotLoad
+from router.load import ACTIVE_REQUESTS, BACKLOG, DECODE_TOKENS, TOKENS_PER_S, LoadTable, SlotLoad
 from router.records import CacheState, SlotReport, WorkerInfo, WorkerReport
 
 RETRY_AFTER_S = 1.0
@@ -36,7 +39,6 @@ class Slot:
     cache_state: CacheState
     block_size: int | None
     generation: int = 0  # +1 whenever the known cache was dropped
-    last_placed: int = 0
 
     def __repr__(self) -> str:
         return f"<Slot {self.id} {self.cache_state} active={self.load.active_requests}>"
@@ -78,14 +80,47 @@ def worker_id(url: str) -> str:
     return f"{host}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 
-class Fleet:
-    """Owns workers, slots and their bits; opens and closes slots in the index."""
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The slots that may serve a model, and what of them stays the same from request to request."""
 
-    def __init__(self, index: PrefixIndex, *, prior_prefill_tokens_per_s: float) -> None:
-        self._index = index
+    slots: tuple[Slot, ...]
+    names: tuple[str, ...]
+    bits: NDArray[np.intp]
+    width: int  # above every bit
+    by_block_size: Mapping[int, int]  # those that say theirs, as masks
+    cache_states: tuple[CacheState, ...]
+    trusted: int  # those whose held blocks may be believed, as a mask
+    is_adapter: bool  # engines hash an adapter's name into every block
+
+    @classmethod
+    def of(cls, slots: Sequence[Slot], model: str | None) -> "Roster":
+        by_block_size: dict[int, int] = {}
+        for slot in slots:
+            if slot.block_size:
+                by_block_size[slot.block_size] = by_block_size.get(slot.block_size, 0) | 1 << slot.bit
+        cards = [card for slot in slots if slot.worker.info for card in slot.worker.info.models]
+        return cls(
+            tuple(slots),
+            tuple(slot.id for slot in slots),
+            np.array([slot.bit for slot in slots], np.intp),
+            1 + max(slot.bit for slot in slots),
+            by_block_size,
+            tuple(slot.cache_state for slot in slots),
+            sum(1 << slot.bit for slot in slots if slot.cache_state is CacheState.LIVE),
+            any(card.parent for card in cards if card.id == model),
+        )
+
+
+class Fleet:
+    """Owns workers, slots and their bits; opens and closes slots in the index. A slot's bit is its row in `loads`."""
+
+    def __init__(self, index: PrefixIndex, loads: LoadTable, *, prior_prefill_tokens_per_s: float) -> None:
+        self._index, self._loads = index, loads
         self._prior_prefill_tokens_per_s = prior_prefill_tokens_per_s
         self._workers: dict[str, Worker] = {}
         self._slots: dict[int, Slot] = {}  # by bit; slots of a worker that left stay until their last request ends
+        self._rosters: dict[str | None, Roster] = {}  # by model that is served; of the fleet as it is
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -104,10 +139,6 @@ class Fleet:
         found = self._workers.get(worker)
         return next((slot for slot in found.slots if slot.rank == rank), None) if found else None
 
-    def trusted(self) -> int:
-        """The slots whose held blocks may be believed, as a mask."""
-        return sum(1 << bit for bit, slot in self._slots.items() if slot.cache_state is CacheState.LIVE)
-
     # Joining and leaving
 
     def add(self, url: str) -> Worker:
@@ -115,21 +146,25 @@ class Fleet:
         if name in self._workers:
             raise Conflict(f"worker {name!r} is here already", param="url")
         self._workers[name] = worker = Worker(name, url.rstrip("/"))
+        self._rosters.clear()
         return worker
 
     def drain(self, worker: Worker) -> None:
         """Place nothing more there; gone once its last request has ended."""
         worker.draining = True
+        self._rosters.clear()
         self.forget_if_drained(worker)
 
     def forget_if_drained(self, worker: Worker) -> None:
         if worker.draining and not worker.in_flight and self._workers.get(worker.id) is worker:
             self._close_slots(worker, worker.slots)
             del self._workers[worker.id]
+            self._rosters.clear()
 
     def up(self, worker: Worker, info: WorkerInfo) -> None:
         """The worker answers, and discovery learned `info`. Slots of ranks that it has no more are closed."""
         worker.health, worker.reason, worker.info = Health.UP, None, info
+        self._rosters.clear()
         self._close_slots(worker, [slot for slot in worker.slots if slot.rank not in info.ranks])
         known = {slot.rank for slot in worker.slots}
         worker.slots += [self._open_slot(worker, rank) for rank in info.ranks if rank not in known]
@@ -143,18 +178,26 @@ class Fleet:
     def down(self, worker: Worker, reason: str) -> None:
         """The worker is gone, and its cache with it."""
         worker.health, worker.reason = Health.DOWN, reason
+        self._rosters.clear()
         for slot in worker.slots:
             self.drop_cache(slot)
             slot.cache_state = CacheState.SYNCING
 
     def drop_cache(self, slot: Slot) -> None:
         self._index.clear(slot.bit)
+        slot.load.holds(0)
         slot.generation += 1
 
+    def learn(self, slot: Slot, cache_state: CacheState, block_size: int | None) -> None:
+        """What the slot's events say of it, and how far they can be believed."""
+        if (cache_state, block_size) != (slot.cache_state, slot.block_size):
+            slot.cache_state, slot.block_size = cache_state, block_size
+            self._rosters.clear()
+
     def _open_slot(self, worker: Worker, rank: int) -> Slot:
-        bit = next(bit for bit in range(len(self._slots) + 1) if bit not in self._slots)
         name = worker.id if rank == 0 else f"{worker.id}@{rank}"
-        load = SlotLoad(self._prior_prefill_tokens_per_s)
+        bit = self._loads.take(name)
+        load = SlotLoad(self._loads, bit, self._prior_prefill_tokens_per_s)
         self._slots[bit] = slot = Slot(name, worker, rank, bit, load, CacheState.SYNCING, None)
         self._index.open(bit)
         return slot
@@ -168,16 +211,24 @@ class Fleet:
 
     def release_bit(self, slot: Slot) -> None:
         """Called when a request ends: a closed slot's bit is free again after its last one."""
-        if slot not in slot.worker.slots and not slot.load.active_requests:
-            self._slots.pop(slot.bit, None)
+        if self._slots.get(slot.bit) is slot and slot not in slot.worker.slots and not slot.load.active_requests:
+            del self._slots[slot.bit]
+            self._loads.release(slot.bit)
 
     # Choosing from
 
-    def eligible(self, model: str | None, tried: Collection[str]) -> list[Slot]:
+    def roster(self, model: str | None, tried: Collection[str] = ()) -> Roster:
         """The slots that may serve `model` now, without those of the workers `tried`.
 
         Raises ModelNotFound (no worker serves it), or Unavailable (none that could is up, or all were tried).
         """
+        if tried:
+            return Roster.of(self._eligible(model, tried), model)
+        if model not in self._rosters:
+            self._rosters[model] = Roster.of(self._eligible(model, ()), model)
+        return self._rosters[model]
+
+    def _eligible(self, model: str | None, tried: Collection[str]) -> list[Slot]:
         serving = [worker for worker in self if worker.serves(model)]
         if not serving:
             raise self._nobody_serves(model)
@@ -206,6 +257,7 @@ class Fleet:
 
     def _slot_report(self, slot: Slot, now: float) -> SlotReport:
         stats = self._index.stats(slot.bit)
+        load = [float(column[0]) for column in self._loads.at(np.array([slot.bit]), now)]
         return SlotReport(
             slot=slot.id,
             rank=slot.rank,
@@ -217,8 +269,8 @@ class Fleet:
             orphans_dropped=stats.orphans_dropped,
             unmappable_events=stats.unmappable,
             refused_blocks=stats.refused,
-            active_requests=slot.load.active_requests,
-            queued_prefill_tokens=slot.load.queued_prefill_tokens(now),
-            decode_tokens=slot.load.decode_tokens,
-            prefill_tokens_per_s=slot.load.rate.tokens_per_s,
+            active_requests=int(load[ACTIVE_REQUESTS]),
+            queued_prefill_tokens=load[BACKLOG],
+            decode_tokens=int(load[DECODE_TOKENS]),
+            prefill_tokens_per_s=load[TOKENS_PER_S],
         )

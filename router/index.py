@@ -14,9 +14,13 @@ a second copy (a block-aligned prompt computed again) and a mere repetition (vLL
 same words; counting would keep blocks that are gone, a set at worst forgets a copy that is left.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kv_events.events import GPU_MEDIUM, BlockRemoved, BlockStored, EngineHash
 from kv_events.hashing import UnmappableEvent, stored_hashes
@@ -30,12 +34,13 @@ MAX_ORPHANS = 1024
 MAX_DEPARTED = 4096
 
 
-def slots_in(mask: int) -> Iterator[int]:
-    """The set bits of `mask`, lowest first."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
+@lru_cache(maxsize=1024)  # which slots have something in common changes seldom
+def ones_at(mask: int, width: int) -> NDArray[np.float64]:
+    """1 at each of the first `width` bits that is set in `mask`, lowest first; it has no others set."""
+    octets = np.frombuffer(mask.to_bytes((width + 7) // 8, "little"), np.uint8)
+    ones = np.unpackbits(octets, count=width, bitorder="little").astype(np.float64)
+    ones.setflags(write=False)
+    return ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,24 +130,28 @@ class PrefixIndex:
         self.clear(slot)
         del self._slots[slot]
 
-    def match(self, hashes: Sequence[int], slots: int, trusted: int) -> dict[int, int]:
-        """How many leading blocks of a prompt each slot of the mask `slots` has.
+    def match(self, hashes: Sequence[int], blocks: int, slots: int, trusted: int) -> list[tuple[int, int]]:
+        """How many of a prompt's first `blocks` blocks the slots of the mask `slots` have, from the beginning on: as
+        pairs of a number and of the slots, a mask, that have just so many. Each slot is in one of them.
 
         Held blocks count for slots in `trusted` only, leased ones for all. A hole ends a slot's match: blocks behind
         it cannot be used.
         """
-        depths: dict[int, int] = {}
+        ends: list[tuple[int, int]] = []
         depth = 0
-        for end, leased in (*self._leases.stretches(hashes), (len(hashes), 0)):
+        for stretch_end, leased in (*self._leases.stretches(hashes), (blocks, 0)):
+            end = min(stretch_end, blocks)
             while depth < end and slots & ~leased:  # those that expect all up to `end` need not hold it
                 held, run_end = self._runs.stretch(hashes, depth)
                 here = held & trusted | leased
-                depths.update(dict.fromkeys(slots_in(slots & ~here), depth))
-                slots &= here
+                if gone := slots & ~here:
+                    ends.append((depth, gone))
+                    slots &= here
                 depth = min(run_end, end)
             depth = end
-        depths.update(dict.fromkeys(slots_in(slots), len(hashes)))
-        return depths
+        if slots:
+            ends.append((blocks, slots))
+        return ends
 
     # What engines announce
 

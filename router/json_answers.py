@@ -23,25 +23,27 @@ def decision_json(decision: Decision, finish: Finish | None, now: float) -> dict
         "model": decision.model,
         "policy": decision.policy,
         "prompt_tokens": decision.prompt_tokens,
-        "candidates": [
-            {
-                "slot": candidate.key,
-                "cache_state": state,
-                "cached_tokens": candidate.cached_tokens,
-                "queued_prefill_tokens": candidate.queued_prefill_tokens,
-                "active_requests": candidate.active_requests,
-                "decode_tokens": candidate.decode_tokens,
-                "mean_decode_tokens": candidate.mean_decode_tokens,
-                "waiting_requests": candidate.waiting_requests,
-                "cost": cost,
-            }
-            for candidate, state, cost in zip(decision.candidates, decision.cache_states, decision.costs, strict=True)
-        ],
+        "candidates": [_candidate_json(decision, position) for position in range(len(decision.candidates))],
         "slot": decision.slot,
         "predicted_cached_tokens": decision.predicted_cached_tokens,
         "unknown_prompt": decision.unknown_prompt,
         "age_s": round(now - decision.at_s, 6),
         "finish": None if finish is None else _finish_json(decision, finish),
+    }
+
+
+def _candidate_json(decision: Decision, position: int) -> dict[str, Any]:
+    candidates = decision.candidates
+    return {
+        "slot": candidates.keys[position],
+        "cache_state": decision.cache_states[position],
+        "cached_tokens": int(candidates.cached_tokens[position]),
+        "queued_prefill_tokens": float(candidates.queued_prefill_tokens[position]),
+        "active_requests": int(candidates.active_requests[position]),
+        "decode_tokens": int(candidates.decode_tokens[position]),
+        "mean_decode_tokens": float(candidates.mean_decode_tokens[position]),
+        "waiting_requests": int(candidates.waiting_requests[position]),
+        "cost": float(decision.costs[position]),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from policies.views import Candidate
+from policies.views import Candidates, Column
 from protocol.sse import Usage
 
 
@@ -76,9 +76,9 @@ class Decision(NamedTuple):
     model: str | None
     policy: str
     prompt_tokens: int
-    candidates: tuple[Candidate, ...]
+    candidates: Candidates
     cache_states: tuple[CacheState, ...]
-    costs: tuple[float, ...]
+    costs: Column
     slot: str
     predicted_cached_tokens: int
     unknown_prompt: str | None = None

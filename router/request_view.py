@@ -1,7 +1,8 @@
 """What a policy gets to see of a request, beyond its length: keys, and how popular its prefixes are of late."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import overload
 
 from xxhash import xxh3_64_intdigest
 
@@ -28,12 +29,10 @@ class PrefixShares:
         self._recent: deque[list[int]] = deque()
         self._counts: Counter[int] = Counter()
 
-    def of(self, hashes: Sequence[int], block_size: int) -> tuple[PrefixShare, ...]:
-        """The prefixes of a prompt with these block hashes, as if it were the newest request."""
-        return tuple(
-            PrefixShare(key, block_size << i, (self._counts[key] + 1) / SHARE_WINDOW)
-            for i, key in enumerate(_keys(hashes))
-        )
+    def of(self, hashes: Sequence[int], block_size: int) -> Sequence[PrefixShare]:
+        """The prefixes of a prompt with these block hashes, as if it were the newest request. Good until the next
+        `add`."""
+        return _Prefixes(self._counts, hashes, block_size)
 
     def add(self, hashes: Sequence[int]) -> None:
         keys = _keys(hashes)
@@ -44,6 +43,27 @@ class PrefixShares:
                 self._counts[key] -= 1
                 if not self._counts[key]:
                     del self._counts[key]
+
+
+class _Prefixes(Sequence[PrefixShare]):
+    """Looked up when a policy asks: most do not."""
+
+    def __init__(self, counts: Mapping[int, int], hashes: Sequence[int], block_size: int) -> None:
+        self._counts, self._hashes, self._block_size = counts, hashes, block_size
+
+    def __len__(self) -> int:
+        return len(self._hashes).bit_length()
+
+    @overload
+    def __getitem__(self, at: int) -> PrefixShare: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[PrefixShare]: ...
+    def __getitem__(self, at: int | slice) -> PrefixShare | Sequence[PrefixShare]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(len(self))[at]]
+        i = range(len(self))[at]
+        key = self._hashes[(1 << i) - 1]
+        return PrefixShare(key, self._block_size << i, (self._counts.get(key, 0) + 1) / SHARE_WINDOW)
 
 
 def _keys(hashes: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -81,7 +82,7 @@ class Client:
         last = -1
         async with asyncio.timeout(START_S):
             while True:
-                slots = self.router.core.worker(self.worker, 0.0).slots
+                slots = self.router.core.worker(self.worker, monotonic()).slots
                 blocks = slots[0].blocks if slots and slots[0].cache_state == "live" else -1
                 if blocks == last >= 0 and slots[0].generation >= generation:
                     return
@@ -125,7 +126,7 @@ async def test_prediction_is_usage_also_after_eviction_and_restart(tmp_path: Pat
             predicted, reported = await client.ask(cold_prompt(3))
             assert predicted == reported > 0, "the newest is still there"
             await client.settled()
-            generation = router.core.worker(worker, 0.0).slots[0].generation
+            generation = router.core.worker(worker, monotonic()).slots[0].generation
         async with vllm(model, port, log):
             await client.settled(generation + 1)
             assert await client.ask(chat("Which boat is first?")) == (0, 0)

@@ -2,21 +2,49 @@
 
 from collections.abc import Sequence
 from math import isfinite
+from random import Random
+from typing import NamedTuple
 
+import numpy as np
+
+from policies.choice import choose
 from policies.registry import make_policy
-from policies.views import Candidate, Policy, PrefixShare, RequestView
+from policies.views import Candidates, Policy, PrefixShare, RequestView
 
 
-def worker(key: str, **fields: float) -> Candidate:
-    """An idle, empty worker that prefills 1000 tokens/s, but for `fields`."""
-    return Candidate(key, 0, 0.0, 0, 0, 0.0, 0, 0, prefill_tokens_per_s=1000.0)._replace(**fields)
+class Worker(NamedTuple):
+    """A row of `Candidates`: idle and empty, prefilling 1000 tokens/s."""
+
+    key: str
+    cached_tokens: int = 0
+    queued_prefill_tokens: float = 0.0
+    active_requests: int = 0
+    decode_tokens: int = 0
+    mean_decode_tokens: float = 0.0
+    waiting_requests: int = 0
+    last_placed: int = 0
+    prefill_tokens_per_s: float = 1000.0
+    tree_tokens: int = 0
 
 
-def costs(policy: str | Policy, request: RequestView, *fleet: Candidate) -> Sequence[float]:
-    return (make_policy(policy) if isinstance(policy, str) else policy)(request, fleet)
+def worker(key: str, **fields: float) -> Worker:
+    return Worker(key)._replace(**fields)
 
 
-def best(policy: str | Policy, request: RequestView, *fleet: Candidate) -> set[str]:
+def candidates(fleet: Sequence[Worker]) -> Candidates:
+    keys, *columns = zip(*fleet, strict=True)
+    return Candidates(keys, *(np.array(column, np.float64) for column in columns))
+
+
+def chosen(policy: Policy, request: RequestView, fleet: Sequence[Worker], rng: Random) -> str:
+    return fleet[choose(policy, request, candidates(fleet), rng).position].key
+
+
+def costs(policy: str | Policy, request: RequestView, *fleet: Worker) -> list[float]:
+    return list((make_policy(policy) if isinstance(policy, str) else policy)(request, candidates(fleet)))
+
+
+def best(policy: str | Policy, request: RequestView, *fleet: Worker) -> set[str]:
     """The workers among which the policy leaves the choice to the draw; empty when it refuses the request."""
     found = costs(policy, request, *fleet)
     lowest = min(found)

@@ -1,10 +1,9 @@
 """What a user's own module of policies may look like."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policies.parameters import Share
-from policies.views import Candidate, Policy, RequestView
+from policies.views import Candidates, Policy, RequestView
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +15,8 @@ class ByName:
     share: Share = 0.5
     reverse: bool = False
 
-    def __call__(self, request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        return [float(c.key.startswith(self.letter) is self.reverse) for c in candidates]
+    def __call__(self, request: RequestView, candidates: Candidates, /) -> list[float]:
+        return [float(key.startswith(self.letter) is self.reverse) for key in candidates.keys]
 
 
 def plain() -> Policy:

@@ -1,17 +1,15 @@
 from collections import Counter
 from random import Random
 
-from policies.choice import choose
 from policies.registry import make_policy
 from policies.views import RequestView
-from tests.policies.fleet import best, worker
+from tests.policies.fleet import best, chosen, worker
 
 
 def test_round_robin_visits_all_before_any_twice() -> None:
     fleet, order, rng = {k: worker(k) for k in "abcd"}, [], Random(3)
     for number in range(1, 13):
-        candidates = list(fleet.values())
-        key = candidates[choose(make_policy("round_robin"), RequestView(1), candidates, rng).position].key
+        key = chosen(make_policy("round_robin"), RequestView(1), list(fleet.values()), rng)
         fleet[key] = fleet[key]._replace(last_placed=number)
         order.append(key)
     assert sorted(order[:4]) == list("abcd")

@@ -1,19 +1,19 @@
-from math import inf
+from math import inf, nan
 from random import Random
 
 import pytest
 
 from policies.choice import NoneSuitable, choose
 from policies.views import RequestView
-from tests.policies.fleet import worker
+from tests.policies.fleet import candidates, worker
 
-FLEET = [worker("a"), worker("b"), worker("c")]
+FLEET = candidates([worker("a"), worker("b"), worker("c")])
 
 
 def test_the_lowest_cost_wins_and_all_costs_are_told() -> None:
     choice = choose(lambda request, candidates: [2.0, 1.0, inf], RequestView(1), FLEET, Random(0))
     assert choice.position == 1
-    assert choice.costs == (2.0, 1.0, inf)
+    assert choice.costs.tolist() == [2.0, 1.0, inf]
 
 
 def test_an_infinite_cost_is_never_chosen() -> None:
@@ -30,5 +30,10 @@ def test_infinite_costs_everywhere_are_an_error() -> None:
 
 
 def test_a_policy_that_loses_count_is_an_error() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match=r"gave costs of shape \(1,\) for 3 candidates"):
         choose(lambda request, candidates: [1.0], RequestView(1), FLEET, Random(0))
+
+
+def test_a_cost_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not a number"):
+        choose(lambda request, candidates: [1.0, nan, 0.0], RequestView(1), FLEET, Random(0))

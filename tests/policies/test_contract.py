@@ -4,21 +4,22 @@ from copy import deepcopy
 from math import inf, isnan
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.choice import NoneSuitable, choose
 from policies.registry import NAMES, make_policy
-from policies.views import Candidate, Policy, PrefixShare, RequestView
-from tests.policies.fleet import worker
+from policies.views import Candidates, Policy, PrefixShare, RequestView
+from tests.policies.fleet import Worker, candidates, worker
 
 VARIANTS = ["sticky_until_saturated:decode_bound=true:max_gap_s=1", "ttft:slo_s=0.5", "dualmap:slo_s=0.1"]
 
 keys = st.integers(0, 2**64 - 1)
-candidates = st.lists(
+fleets = st.lists(
     st.builds(
-        Candidate,
+        Worker,
         key=st.text("abcdefgh", min_size=1, max_size=4),
         cached_tokens=st.integers(0, 499),
         queued_prefill_tokens=st.floats(0, 1e6),
@@ -45,39 +46,45 @@ requests = st.builds(
 )
 
 
-def chosen(policy: Policy, request: RequestView, fleet: list[Candidate], seed: int) -> str | None:
+def chosen(policy: Policy, request: RequestView, fleet: Candidates, seed: int) -> str | None:
     try:
-        return fleet[choose(policy, request, fleet, Random(seed)).position].key
+        return fleet.keys[choose(policy, request, fleet, Random(seed)).position]
     except NoneSuitable:
         return None
 
 
+def rows(places: Candidates) -> list[Worker]:
+    columns = [getattr(places, field).tolist() for field in Worker._fields[1:]]
+    return [Worker(*row) for row in zip(places.keys, *columns, strict=True)]
+
+
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])
 @settings(max_examples=40)
-@given(request_=requests, fleet=candidates, seed=st.integers(0, 9), data=st.data())
-def test_contract(name: str, request_: RequestView, fleet: list[Candidate], seed: int, data: st.DataObject) -> None:
+@given(request_=requests, fleet=fleets, seed=st.integers(0, 9), data=st.data())
+def test_contract(name: str, request_: RequestView, fleet: list[Worker], seed: int, data: st.DataObject) -> None:
     policy = make_policy(name)
+    places = candidates(fleet)
     before = deepcopy((request_, fleet))
-    costs = policy(request_, fleet)
+    costs = policy(request_, places)
     assert len(costs) == len(fleet)
     assert not any(isnan(cost) or cost == -inf for cost in costs)
-    first = chosen(policy, request_, fleet, seed)
+    first = chosen(policy, request_, places, seed)
     assert first is not None or name.startswith("ttft"), "only an SLO refuses a request"
-    assert (request_, fleet) == before, "inputs untouched"
-    assert chosen(policy, request_, fleet, seed) == first, "same seed, same choice"
+    assert (request_, rows(places)) == before, "inputs untouched"
+    assert chosen(policy, request_, places, seed) == first, "same seed, same choice"
     shuffled = data.draw(st.permutations(fleet))
-    assert chosen(policy, request_, shuffled, seed) == first, "whatever the order of candidates"
+    assert chosen(policy, request_, candidates(shuffled), seed) == first, "whatever the order of candidates"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_chosen_from_nothing(name: str) -> None:
     with pytest.raises(ValueError, match="no candidates"):
-        choose(make_policy(name), RequestView(10), [], Random(0))
+        choose(make_policy(name), RequestView(10), Candidates((), *[np.empty(0)] * 9), Random(0))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ties_are_spread(name: str) -> None:
-    fleet = [worker("a"), worker("b"), worker("c")]
+    fleet = candidates([worker("a"), worker("b"), worker("c")])
     rng = Random(0)
     policy = make_policy(name)
     seen = [choose(policy, RequestView(10, draw=rng.getrandbits(64)), fleet, rng).position for _ in range(300)]

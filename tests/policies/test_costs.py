@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.registry import make_policy
 from policies.views import RequestView
 from tests.policies.fleet import best, costs, prefixes, worker
 
@@ -122,5 +121,5 @@ def test_more_work_never_costs_less(
     )
     field, step = worse
     after = before._replace(**{field: getattr(before, field) + step})
-    [low], [high] = (make_policy(name)(RequestView(2000), [c]) for c in (before, after))
+    [low], [high] = (costs(name, RequestView(2000), c) for c in (before, after))
     assert low <= high

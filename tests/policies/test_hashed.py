@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from policies.hashed import Chwbl, Session
 from policies.rendezvous import preference
-from policies.views import Candidate, RequestView
-from tests.policies.fleet import best, costs, prefixes, worker
+from policies.views import RequestView
+from tests.policies.fleet import Worker, best, costs, prefixes, worker
 
 KEYS = list(map(Random(7).getrandbits, [64] * 200))
 POLICIES = {"chwbl": Chwbl(), "session": Session()}
@@ -20,12 +20,12 @@ names = st.lists(st.text("abcdefgh:0123", min_size=1, max_size=8), min_size=2, m
 keys = st.integers(0, 2**64 - 1)
 
 
-def workers(names: Sequence[str]) -> list[Candidate]:
+def workers(names: Sequence[str]) -> list[Worker]:
     return [worker(name) for name in names]
 
 
-def order(key: int, fleet: Sequence[Candidate]) -> list[str]:
-    ranks = preference(key, fleet)
+def order(key: int, fleet: Sequence[Worker]) -> list[str]:
+    ranks = preference(key, [c.key for c in fleet])
     return [c.key for _, c in sorted(zip(ranks, fleet, strict=True), key=lambda pair: pair[0])]
 
 
@@ -33,7 +33,7 @@ def keyed(name: str, key: int | None) -> RequestView:
     return RequestView(1000)._replace(**{KEYED[name]: key})
 
 
-def place(name: str, key: int, fleet: Sequence[Candidate]) -> str:
+def place(name: str, key: int, fleet: Sequence[Worker]) -> str:
     [chosen] = best(POLICIES[name], keyed(name, key), *fleet)
     return chosen
 
@@ -144,7 +144,7 @@ def test_session_sees_no_cache() -> None:
 # DualMap
 
 
-def pair_of(request: RequestView, fleet: Sequence[Candidate]) -> set[str]:
+def pair_of(request: RequestView, fleet: Sequence[Worker]) -> set[str]:
     return best("dualmap", request, *fleet)  # equally warm, equally loaded: both
 
 

@@ -4,7 +4,7 @@ from policies.affinity import StickyUntilSaturated
 from policies.expected_work import ExpectedWork
 from policies.registry import DEFAULT, NAMES, make_policy
 from policies.views import RequestView
-from tests.policies.fleet import best, worker
+from tests.policies.fleet import best, costs, worker
 from tests.policies.own import ByName
 
 OWN = "tests.policies.own"
@@ -13,7 +13,7 @@ OWN = "tests.policies.own"
 def test_every_name_makes_a_policy() -> None:
     assert DEFAULT in NAMES
     for name in NAMES:
-        assert len(make_policy(name)(RequestView(10), [worker("a")])) == 1
+        assert len(costs(name, RequestView(10), worker("a"))) == 1
 
 
 def test_parameters_are_read_by_their_kind() -> None:

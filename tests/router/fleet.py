@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -52,7 +53,7 @@ class Fleet:
             return response.status, await response.json()
 
     def slot(self, worker: str) -> Any:
-        (report,) = [report for report in self.core.workers(0.0) if report.id == worker]
+        (report,) = [report for report in self.core.workers(monotonic()) if report.id == worker]
         return report.slots[0] if report.slots else None
 
     def live(self, worker: str) -> bool:

@@ -1,7 +1,6 @@
 """The core as its shells use it: requests and events in, placements out, and everything back to zero."""
 
 from collections import Counter
-from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from kv_events.deliveries import Lost
 from kv_events.hashing import root_hash
 from policies.registry import make_policy
-from policies.views import SHARE_WINDOW, Candidate, RequestView
+from policies.views import SHARE_WINDOW, Candidates, RequestView
 from protocol.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Overloaded, Unavailable
 from protocol.sse import Usage
 from router.core import RouterCore
@@ -130,8 +129,8 @@ def test_an_unknown_prompt_is_placed_by_load(make_core: MakeCore) -> None:
 def test_a_policy_sees_all_that_is_known(make_core: MakeCore) -> None:
     core, seen = make_core(1), []
 
-    def policy(request: RequestView, candidates: Sequence[Candidate], /) -> list[float]:
-        seen.append((request, *candidates))
+    def policy(request: RequestView, candidates: Candidates, /) -> list[float]:
+        seen.append((request._replace(prefixes=tuple(request.prefixes)), candidates))
         return [0.0] * len(candidates)
 
     core._policy = policy
@@ -144,7 +143,7 @@ def test_a_policy_sees_all_that_is_known(make_core: MakeCore) -> None:
     assert [each.tokens for each in first.prefixes] == [SIZE, 2 * SIZE, 4 * SIZE, 8 * SIZE]
     assert (first.prefixes[0].share, second.prefixes[0].share) == (1 / SHARE_WINDOW, 2 / SHARE_WINDOW)
     assert first.draw != second.draw
-    assert (place.tree_tokens, place.prefill_tokens_per_s) == (8, 1000.0)
+    assert (place.tree_tokens[0], place.prefill_tokens_per_s[0]) == (8, 1000.0)
 
 
 def test_a_policy_that_refuses_sheds(make_core: MakeCore) -> None:
@@ -319,7 +318,7 @@ def test_the_log_keeps_prediction_and_report(make_core: MakeCore) -> None:
     ((_, done),) = core.decisions(5)
     assert done is not None
     assert (done.outcome, done.ttft_s, done.usage) == (Outcome.OK, 0.5, Usage(41, 7, 32))
-    assert [c.key for c in decision.candidates] == ["w0:1", "w1:1"]
+    assert decision.candidates.keys == ("w0:1", "w1:1")
     for i in range(20):
         finish(core, core.route(ask(PROMPT, name=str(i)), 3.0).ticket)
     assert [d.request_id for d, _ in core.decisions(3)] == ["19", "18", "17"]

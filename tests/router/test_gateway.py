@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -121,7 +122,7 @@ async def test_workers_come_and_go(make_fleet: MakeFleet) -> None:
         assert (response.status, (await response.json())["in_flight"]) == (202, leaving.running)
     gate.set()
     assert {status for status, _, _ in await asyncio.gather(*tasks)} == {200}
-    await until(lambda: [report.id for report in fleet.core.workers(0.0)] == [fleet.engines[1].id])
+    await until(lambda: [report.id for report in fleet.core.workers(monotonic())] == [fleet.engines[1].id])
     async with fleet.client.delete(f"{fleet.router.url}/workers/{leaving.id}") as response:
         assert response.status == 404
 
@@ -215,7 +216,7 @@ async def test_shutdown_ends_what_is_in_flight(make_fleet: MakeFleet, tokenizer_
         worker=(WorkerSpec(fleet.engines[0].url),), port=0, tokenizer=tokenizer_path, drain_timeout_s=0.1
     )
     async with running(config) as other:
-        await until(lambda: other.core.workers(0.0)[0].health == "up")
+        await until(lambda: other.core.workers(monotonic())[0].health == "up")
         pending = asyncio.create_task(fleet.client.post(other.url + "/v1/chat/completions", json=chat()))
         await until(lambda: other.core.in_flight == 1)
     with pytest.raises(aiohttp.ClientError):

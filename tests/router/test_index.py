@@ -40,6 +40,15 @@ def prompt_hashes(path: type_path) -> list[int]:
     return block_hashes(tokens(path), SIZE, ROOT)
 
 
+def depths(index: PrefixIndex, hashes: list[int], slots: int, trusted: int) -> dict[int, int]:
+    """How many blocks of a prompt each slot has; each must be told once."""
+    ends = index.match(hashes, len(hashes), slots, trusted)
+    told = [(slot, depth) for depth, mask in ends for slot in SLOTS if mask >> slot & 1]
+    assert len(told) == len(dict(told))
+    assert sum(mask for _, mask in ends) == slots
+    return dict(told)
+
+
 class IndexMachine(RuleBasedStateMachine):
     leases = Bundle("leases")
 
@@ -90,7 +99,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(path=paths, trusted=st.integers(0, 7), mask=st.integers(0, 7))
     def match(self, path: type_path, trusted: int, mask: int) -> None:
         expected = {slot: self.depth(slot, path, bool(trusted >> slot & 1)) for slot in SLOTS if mask >> slot & 1}
-        assert self.index.match(prompt_hashes(path), mask, trusted) == expected
+        assert depths(self.index, prompt_hashes(path), mask, trusted) == expected
 
     def depth(self, slot: int, path: type_path, trusted: bool) -> int:
         for i in range(len(path)):
@@ -125,7 +134,7 @@ def index() -> PrefixIndex:
 
 
 def depth(index: PrefixIndex, path: type_path, slot: int = 0) -> int:
-    return index.match(prompt_hashes(path), 1 << slot, 3)[slot]
+    return depths(index, prompt_hashes(path), 1 << slot, 3)[slot]
 
 
 def test_a_hole_ends_the_match_and_refilling_it_restores_what_lies_behind(index: PrefixIndex) -> None:
@@ -210,7 +219,7 @@ def test_adapter_and_salt_are_other_prefixes(index: PrefixIndex) -> None:
     index.store(0, BlockStored(event.block_hashes, None, event.token_ids, SIZE, cache_salt="tenant-a"))
     salted = block_hashes(tokens((0, 1)), SIZE, root_hash(salt="tenant-a"))
     assert depth(index, (0, 1)) == 0
-    assert index.match(salted, 1, 1) == {0: 2}
+    assert depths(index, salted, 1, 1) == {0: 2}
 
 
 def test_tree_shows_runs_and_branches(index: PrefixIndex) -> None:
