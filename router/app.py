@@ -19,6 +19,7 @@ from router.core import RouterCore
 from router.gateway import Gateway
 from router.http.server import listening
 from router.http.upstream import Upstream
+from router.load import LoadTable
 from router.metrics import FleetCollector, Meter, MeteredCore
 from router.prompt_reader import PromptReader
 from router.relay import Relay
@@ -79,14 +80,14 @@ async def running(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         parts.relay.stopping = True
 
 
-def build(stack: AsyncExitStack, config: RouterConfig) -> Parts:
-    """All but the front; it has no workers yet. `stack` takes it down."""
+def build(stack: AsyncExitStack, config: RouterConfig, loads: LoadTable | None = None) -> Parts:
+    """All but the front; it has no workers yet. `stack` takes it down. `loads` is what several processes share."""
     upstream = Upstream()
     stack.callback(upstream.close)
     switchboard = Switchboard(bind_host=config.host)
     stack.push_async_callback(switchboard.close)
     meter = Meter()
-    core = _core(config, meter)
+    core = _core(config, meter, loads)
     prompts = PromptReader(config.tokenizer)
     registry = CollectorRegistry()
     registry.register(meter)
@@ -114,7 +115,7 @@ def front(config: RouterConfig, gateway: Gateway, *, reuse_port: bool = False) -
     )
 
 
-def _core(config: RouterConfig, meter: Meter) -> MeteredCore:
+def _core(config: RouterConfig, meter: Meter, loads: LoadTable | None) -> MeteredCore:
     return MeteredCore(
         make_policy(config.policy),
         Random(config.seed),
@@ -123,4 +124,5 @@ def _core(config: RouterConfig, meter: Meter) -> MeteredCore:
         max_in_flight=config.max_in_flight,
         max_decisions=config.max_decisions,
         prior_prefill_tokens_per_s=config.prior_prefill_tokens_per_s,
+        loads=loads,
     )

@@ -1,6 +1,7 @@
-"""Where the processes of one router find each other: a directory that only their user can enter."""
+"""What the processes of one router share: a directory that only their user can enter, with sockets and the load."""
 
 import asyncio
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,10 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from filelock import FileLock
+
+from router.load import LoadTable
 from router.processes.questions import ask
 from router.records import WorkerReport
 
 IN_MEMORY = Path("/dev/shm")
+"""Nothing here is ever written to a disk, which mapped memory would have to wait for."""
 
 T = TypeVar("T")
 
@@ -45,6 +50,13 @@ class Commons:
         """The socket where process `number` answers."""
         return self.directory / f"process-{number}"
 
+    def loads(self, process: int) -> LoadTable:
+        """The load of all, of which `process` writes its own. The lock is free again when its holder dies."""
+        with (self.directory / "load").open("r+b") as file:
+            cells = memoryview(mmap.mmap(file.fileno(), 0))
+        lock = FileLock(self.directory / "load.lock")
+        return LoadTable(cells, processes=self.processes, process=process, lock=lock)
+
     async def ask_all(self, name: str, *arguments: object) -> Replies[Any]:
         """Of every process, whoever asks included. Raises ApiError if that is an answer."""
         questions = (ask(self.member(number), name, *arguments) for number in range(self.processes))
@@ -60,4 +72,6 @@ class Commons:
 def commons_of(processes: int) -> Iterator[Commons]:
     """A directory for them, as long as the block runs."""
     with TemporaryDirectory(prefix="warmroute-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as directory:
-        yield Commons(Path(directory), processes)
+        commons = Commons(Path(directory), processes)
+        (commons.directory / "load").write_bytes(bytes(LoadTable.size_bytes(processes)))
+        yield commons

@@ -38,7 +38,7 @@ async def _serve(commons: Commons, number: int) -> None:
     config: RouterConfig = await ask(commons.supervisor, "config", number)
     log_to_stderr(config.log_level, number)
     async with AsyncExitStack() as stack:
-        parts = build(stack, config)
+        parts = build(stack, config, commons.loads(number))
         await stack.enter_async_context(answering(commons.member(number), answers_of(parts)))
         parts.workers.follow(await ask(commons.supervisor, "roster"))
         with suppress(TimeoutError):

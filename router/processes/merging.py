@@ -7,7 +7,9 @@ from itertools import islice
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
+from router.metrics import SHARED_GAUGES
 from router.records import CacheState, Decision, Finish, SlotReport, WorkerReport
 
 HEALTHS = ("joining", "down", "up")  # from what lets a process place least there
@@ -16,9 +18,9 @@ Logged = tuple[Decision, Finish | None]
 
 
 def merged_workers(views: Mapping[int, Sequence[WorkerReport]]) -> list[WorkerReport]:
-    """Each worker once, as the process sees it that can place least there, with the load of all.
+    """Each worker once, as the process sees it that can place least there: a request may land on any of them.
 
-    A request may land on any process, so no worker is better than the worst that one of them knows of it.
+    Load needs no merging: each process tells that of all.
     """
     by_worker: dict[str, dict[int, WorkerReport]] = {}
     for process, reports in views.items():
@@ -38,18 +40,12 @@ def _merged_worker(seen: Mapping[int, WorkerReport]) -> WorkerReport:
         worst,
         draining=any(report.draining for report in seen.values()),
         reason=worst.reason if agreed else f"process {process}: {worst.reason}",
-        slots=tuple(map(_merged_slot, by_slot.values())),
+        slots=tuple(map(_least_known, by_slot.values())),
     )
 
 
-def _merged_slot(seen: Sequence[SlotReport]) -> SlotReport:
-    least_known = min(seen, key=lambda slot: (slot.cache_state is CacheState.LIVE, slot.blocks))
-    return replace(
-        least_known,
-        active_requests=sum(slot.active_requests for slot in seen),
-        queued_prefill_tokens=sum(slot.queued_prefill_tokens for slot in seen),
-        decode_tokens=sum(slot.decode_tokens for slot in seen),
-    )
+def _least_known(seen: Sequence[SlotReport]) -> SlotReport:
+    return min(seen, key=lambda slot: (slot.cache_state is CacheState.LIVE, slot.blocks))
 
 
 def merged_decisions(logs: Iterable[Sequence[Logged]], last: int) -> list[Logged]:
@@ -58,10 +54,11 @@ def merged_decisions(logs: Iterable[Sequence[Logged]], last: int) -> list[Logged
 
 
 class JointScrape(Collector):
-    """All samples, told apart by a label `process`, and whether each process answered.
+    """All samples, told apart by a label `process`, and whether each process answered. What is of all processes in
+    each scrape (SHARED_GAUGES) comes once, without the label.
 
-    Not summed: a counter that falls because a process was started again would look like a reset of all, and what each
-    process follows for itself (events, cached blocks) adds up to nothing.
+    Nothing is summed: a counter that falls because a process was started again would look like a reset of all, and
+    what each process follows for itself (events, cached blocks) adds up to nothing.
     """
 
     def __init__(self, scrapes: Mapping[int, Iterable[Metric]], unanswered: Iterable[int]) -> None:
@@ -72,9 +69,18 @@ class JointScrape(Collector):
         for process, scrape in self._scrapes.items():
             for family in scrape:
                 into = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                into.samples += [s._replace(labels={**s.labels, "process": str(process)}) for s in family.samples]
+                into.samples += _once(family, into) if family.name in SHARED_GAUGES else _labelled(family, process)
         yield from families.values()
         up = GaugeMetricFamily("warmroute_process_up", "1 if the process answered this scrape.", labels=["process"])
         for process in sorted([*self._scrapes, *self._unanswered]):
             up.add_metric([str(process)], float(process in self._scrapes))
         yield up
+
+
+def _labelled(family: Metric, process: int) -> list[Sample]:
+    return [sample._replace(labels={**sample.labels, "process": str(process)}) for sample in family.samples]
+
+
+def _once(family: Metric, into: Metric) -> list[Sample]:
+    known = {tuple(sample.labels.items()) for sample in into.samples}
+    return [sample for sample in family.samples if tuple(sample.labels.items()) not in known]

@@ -67,6 +67,7 @@ class Supervisor:
         """`config` has the real port."""
         self._config, self._commons, self._stop = config, commons, stop
         self._roster = Roster(1, {worker_id(spec.url): spec for spec in config.worker})
+        self._loads = commons.loads(0)
         self._changing = asyncio.Lock()
         self._processes: dict[int, Process] = {}  # by number
         self._served: set[int] = set()  # numbers of which a process was ready once
@@ -105,6 +106,7 @@ class Supervisor:
                 self._stop.set()
                 return
             log.error("router process %d %s; it is started again", number, how)
+            self._loads.forget_process(number)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(next_start_s):
                     await self._stop.wait()

@@ -123,6 +123,11 @@ class Router:
         workers = (await self.get("/workers"))["workers"]
         return sum(slot["active_requests"] for worker in workers for slot in worker["slots"])
 
+    async def active_requests_in_a_decision(self) -> int:
+        """As one process's policy would see them."""
+        async with self.post("/route", chat("Where would this go?")) as response:
+            return sum(candidate["active_requests"] for candidate in (await response.json())["candidates"])
+
     async def both_follow(self, *workers: str) -> bool:
         """Whether both processes have exactly `workers`, and each is up and its cache known."""
         body = await self.get("/workers")
@@ -185,6 +190,7 @@ async def test_every_process_gets_requests_and_each_speaks_for_both(make_router:
     await until(lambda: asyncio.sleep(0, sum(engine.running for engine in router.engines) == 12))
     assert {await router.active_requests() for _ in range(6)} == {12}
     assert sum((await router.samples("warmroute_in_flight")).values()) == 12
+    assert {await router.active_requests_in_a_decision() for _ in range(10)} == {12}
     gate.opened.set()
     assert {status for status, _ in await asyncio.gather(*asked)} == {200}
     await until(lambda: equal(router.active_requests(), 0))
@@ -277,9 +283,11 @@ async def test_a_process_that_hangs_is_said_to_be_missing_and_catches_up(make_ro
     router = await make_router(0)
     hanging = router.members()[1]
     os.kill(hanging, signal.SIGSTOP)
-    async with await connected_to_one_that_answers(router.url) as client:
-        async with client.post(router.url + "/workers", json={"url": "http://127.0.0.1:9"}) as response:
-            assert (response.status, (await response.json())["unanswered_processes"]) == (201, [1])
+    async with (
+        await connected_to_one_that_answers(router.url) as client,
+        client.post(router.url + "/workers", json={"url": "http://127.0.0.1:9"}) as response,
+    ):
+        assert (response.status, (await response.json())["unanswered_processes"]) == (201, [1])
     os.kill(hanging, signal.SIGCONT)
     await until(lambda: equal(router.samples("warmroute_worker_up"), {"0": 0, "1": 0}))
 
