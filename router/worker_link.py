@@ -78,7 +78,8 @@ class WorkerLink:
                 await self._check()
                 self.checked.set()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._probe_interval_s)
+                    async with asyncio.timeout(self._probe_interval_s):  # wait_for loses cancellations in Python 3.11
+                        await self._wake.wait()
         finally:
             self.checked.set()
             await self._unsubscribe()

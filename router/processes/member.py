@@ -42,7 +42,8 @@ async def _serve(commons: Commons, number: int) -> None:
         await stack.enter_async_context(answering(commons.member(number), answers_of(parts)))
         parts.workers.follow(await ask(commons.supervisor, "roster"))
         with suppress(TimeoutError):
-            await asyncio.wait_for(parts.workers.checked(), JOIN_TIMEOUT_S)
+            async with asyncio.timeout(JOIN_TIMEOUT_S):
+                await parts.workers.checked()
         stop = stop_requested()
         _stop_with_supervisor(stop, commons)
         gateway = JointGateway(parts, commons, max_decisions=config.max_decisions)

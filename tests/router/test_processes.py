@@ -24,7 +24,7 @@ from tests.router.engine import Engine, answer, begin_stream, chunk, engine_runn
 from tests.router.fleet import chat
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="several processes need Linux")
 
@@ -216,9 +216,23 @@ async def test_workers_come_and_go_for_all_also_for_a_process_that_starts_again(
             assert response.status == 409
         await until(lambda: router.both_follow(first, second.id))
 
-        old = router.members()
+        old, gate = router.members(), Gate()
+        engines = [*router.engines, second]
+        for engine in engines:
+            engine.script = gate
+        asked = [asyncio.create_task(router.ask(f"Question {i}?")) for i in range(16)]
+        await until(lambda: asyncio.sleep(0, sum(engine.running for engine in engines) == 16))
         os.kill(old[1], signal.SIGKILL)
         await until(lambda: asyncio.sleep(0, "process 1 serves again" in router.log))
+
+        async def its_requests_are_gone() -> bool:
+            return await router.active_requests() == sum(engine.running for engine in engines) < 16
+
+        await until(its_requests_are_gone)
+        left = sum(engine.running for engine in engines)
+        gate.opened.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert len([each for each in answers if isinstance(each, tuple)]) == left
         assert router.members()[1] != old[1]
         assert router.members()[0] == old[0]
         await until(lambda: router.both_follow(first, second.id))

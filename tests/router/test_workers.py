@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from protocol.errors import Conflict
-from router.config import WorkerSpec
+from router.app import build
+from router.config import RouterConfig, WorkerSpec
 from router.core import RouterCore
 from router.records import ModelCard, Outcome, WorkerInfo
 from router.workers import Roster, Workers
@@ -109,3 +111,15 @@ async def test_checked_waits_for_all(workers: Workers) -> None:
     assert not waiting.done()
     link(workers, "b:1").checked.set()
     await waiting
+
+
+async def test_a_link_that_is_about_to_probe_can_be_closed() -> None:
+    """A cancellation must not get lost where it meets the wish to probe."""
+    async with AsyncExitStack() as stack:
+        workers = build(stack, RouterConfig(probe_interval_s=60.0)).workers
+        workers.add(WorkerSpec("http://127.0.0.1:9"))
+        await workers.checked()
+        await asyncio.sleep(0)  # now it waits for the next probe
+        link(workers, "127.0.0.1:9").probe_soon()
+        async with asyncio.timeout(15):
+            await workers.close()
