@@ -5,7 +5,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -19,6 +19,8 @@ from router.processes.commons import Commons, Sight
 from router.processes.gateway import JointGateway
 from router.processes.questions import answering, ask
 
+START_TIMEOUT_S = 60.0
+"""For the supervisor's answers: while many processes start, the machine is busy."""
 JOIN_TIMEOUT_S = 10.0
 """To meet the workers before the first client comes: a process that knows none yet could only refuse."""
 
@@ -35,12 +37,15 @@ def serve(commons: Commons, number: int) -> None:
 
 
 async def _serve(commons: Commons, number: int) -> None:
-    config: RouterConfig = await ask(commons.supervisor, "config", number)
+    def supervisor(question: str, *arguments: object) -> Awaitable[Any]:
+        return ask(commons.supervisor, question, *arguments, timeout_s=START_TIMEOUT_S)
+
+    config: RouterConfig = await supervisor("config", number)
     log_to_stderr(config.log_level, number)
     async with AsyncExitStack() as stack:
         parts = build(stack, config, commons.loads(number))
         await stack.enter_async_context(answering(commons.member(number), answers_of(parts)))
-        parts.workers.follow(await ask(commons.supervisor, "roster"))
+        parts.workers.follow(await supervisor("roster"))
         with suppress(TimeoutError):
             async with asyncio.timeout(JOIN_TIMEOUT_S):
                 await parts.workers.checked()
@@ -48,7 +53,7 @@ async def _serve(commons: Commons, number: int) -> None:
         _stop_with_supervisor(stop, commons)
         gateway = JointGateway(parts, commons, max_decisions=config.max_decisions)
         url = await stack.enter_async_context(front(config, gateway, reuse_port=True))
-        await ask(commons.supervisor, "ready", number, url)
+        await supervisor("ready", number, url)
         await stop.wait()
         log.info("stopping: %d requests in flight get %g s", parts.core.in_flight, config.drain_timeout_s)
         parts.relay.stopping = True

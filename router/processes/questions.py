@@ -15,6 +15,7 @@ from typing import Any
 from protocol.errors import ApiError
 
 ANSWER_TIMEOUT_S = 2.0
+"""Many times what a busy process takes; a client waits for it where one hangs."""
 
 
 @asynccontextmanager

@@ -336,6 +336,17 @@ async def test_a_port_in_use_by_somebody_who_would_share_it() -> None:
     assert "Traceback" not in stderr
 
 
+async def test_a_process_that_cannot_start_ends_the_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import os, sys\ndef make():\n    if '--processes' in sys.argv: return min\n    os._exit(3)\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "policies.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, stderr = await run("--processes", "2", "--port", "0", "--policy", "mine.policies:make")
+    assert code == 1
+    assert re.search(r"Error: router process \d ended with exit code 3 before it could serve", stderr)
+    assert "Traceback" not in stderr
+
+
 async def test_events_that_only_one_process_could_receive_are_refused() -> None:
     code, stderr = await run("--processes", "2", "--port", "0", "--worker", "http://a:1,events=tcp://*:5557,topic=a")
     assert code == 2
