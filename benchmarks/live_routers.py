@@ -10,7 +10,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,12 +32,11 @@ WORKER = f"""--engine sim --model {MODEL} --blocks {BLOCKS} --block-size {BLOCK_
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Ports of each worker: HTTP, KV events, replay. And where they say that their model lies, with its tokenizer."""
+    """Ports of each worker: HTTP, KV events, replay."""
 
     http: list[int]
     events: list[int] = field(default_factory=list)
     replay: list[int] = field(default_factory=list)
-    model_root: str = ""
 
     @property
     def urls(self) -> list[str]:
@@ -58,7 +57,7 @@ def sglang(fleet: Fleet, port: int, peers: Path) -> list[str]:
 def vllm(fleet: Fleet, port: int, peers: Path) -> list[str]:
     options = f"--host 127.0.0.1 --port {port} --policy kv_aware --log-level error".split()
     options += ["--prometheus-port", str(free_ports(1)[0])]
-    options += ["--kv-event-model", fleet.model_root, "--kv-event-block-size", str(BLOCK_SIZE)]
+    options += ["--kv-event-model", MODEL, "--kv-event-block-size", str(BLOCK_SIZE)]
     for url, events, replay in zip(fleet.urls, fleet.events, fleet.replay, strict=True):
         options += ["--kv-event-source", f"{url}=tcp://127.0.0.1:{events}"]
         options += ["--kv-event-replay-source", f"{url}=tcp://127.0.0.1:{replay}"]
@@ -107,8 +106,6 @@ async def measure(
             children.append(await processes.start(f"worker-{number}", *command_line))
         for child, url in zip(children, fleet.urls, strict=True):
             await processes.wait_ready(child, session, f"{url}/health", READY_S)
-        async with session.get(f"{fleet.urls[0]}/v1/models") as answer:
-            fleet = replace(fleet, model_root=(await answer.json())["data"][0]["root"])
         router = await processes.start("router", *command(fleet, port, peers))
         await processes.wait_ready(router, session, f"http://127.0.0.1:{port}/v1/models", READY_S, has_models)
         counted = [option for url in fleet.urls for option in ("--worker-url", url)]

@@ -124,5 +124,6 @@ def _core(config: RouterConfig, meter: Meter, loads: LoadTable | None) -> Metere
         max_in_flight=config.max_in_flight,
         max_decisions=config.max_decisions,
         prior_prefill_tokens_per_s=config.prior_prefill_tokens_per_s,
+        assumed_cache_tokens=config.assumed_cache_tokens,
         loads=loads,
     )

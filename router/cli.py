@@ -107,6 +107,7 @@ COUNT = click.IntRange(min=1)
 @_option("max_body_mib", COUNT, "Largest request body.")
 @_option("max_decisions", COUNT, "Placements that /decisions remembers.")
 @_option("prior_prefill_tokens_per_s", SECONDS, "A worker's prefill rate until it is learned.")
+@_option("assumed_cache_tokens", COUNT, "Of its last prompts, what a worker without events is taken to have cached.")
 @_option("drain_timeout_s", click.FloatRange(min=0), "For requests in flight when the router stops.")
 @_option("log_level", click.Choice(["debug", "info", "warning", "error"]), "To stderr.")
 def router(**options: Any) -> None:

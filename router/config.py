@@ -59,5 +59,6 @@ class RouterConfig:
     max_body_mib: int = 64
     max_decisions: int = 1000
     prior_prefill_tokens_per_s: float = 1000.0
+    assumed_cache_tokens: int = 1 << 20
     drain_timeout_s: float = 30.0
     log_level: str = "info"

@@ -11,7 +11,7 @@ The shells report what happens:
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -26,7 +26,7 @@ from policies.views import Candidates, Column, Policy, RequestView
 from protocol.errors import Overloaded
 from protocol.prompt_tokens import PromptTokens
 from protocol.sse import Usage
-from router.fleet import RETRY_AFTER_S, Fleet, Health, Roster, Slot
+from router.fleet import ASSUMED_BLOCK_SIZE, RETRY_AFTER_S, Fleet, Health, Roster, Slot
 from router.index import Edge, PrefixIndex, ones_at
 from router.load import (
     ACTIVE_REQUESTS,
@@ -58,11 +58,15 @@ CACHE_STATE_AFTER: dict[type[Delivery], CacheState] = {
     Lost: CacheState.STALE,
 }
 
+COMPUTED = frozenset({Outcome.OK, Outcome.CLIENT_GONE})
+"""With one of these, and a first token, a prompt has been computed by a worker that is still there."""
+
 
 @dataclass(slots=True)
 class _Ticket:
     slot: Slot
     leased: list[list[int]]  # block hashes of each prompt, counted in the index until the request ends
+    kept_blocks: int | None  # then kept, up to so many of the slot; None: an engine announces them
     record: "_Record"
     placed_at: float
     first_token_at: float | None = None
@@ -78,28 +82,37 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A request's prompts as one block size sees them."""
+    """A request's prompts as one block size sees them. `slots` have that, a mask."""
 
     block_size: int
+    slots: int
     head_key: int
     hashes: list[list[int]]  # of every full block
     matchable: list[int]  # how many of them can be hits: the last token is always computed
 
 
 def _hash_prompts(request: RouteRequest, roster: Roster) -> dict[int, _Prompt]:
-    """The prompts' block hashes, by block size of the slots that could take them."""
+    """The prompts' block hashes, by block size of the slots that could take them.
+
+    Texts share nothing with tokens, nor with texts for another model.
+    """
     if not request.prompts:
         return {}
-    root = root_hash(request.model if roster.is_adapter else None, request.cache_salt)
+    sizes: Mapping[int, int] = roster.by_block_size
+    adapter = request.model if roster.is_adapter else None
+    if request.unknown_prompt is not None:
+        sizes, adapter = {ASSUMED_BLOCK_SIZE: roster.everyone}, f"text for {request.model}"
+    root = root_hash(adapter, request.cache_salt)
     head = head_key(request.prompts[0], root)
     return {
         size: _Prompt(
             size,
+            slots,
             head,
             [_hashes(tokens, size, root) for tokens in request.prompts],
             [max(0, len(tokens) - 1) // size for tokens in request.prompts],
         )
-        for size in roster.by_block_size
+        for size, slots in sizes.items()
     }
 
 
@@ -110,8 +123,9 @@ def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) ->
 
 
 class RouterCore:
-    """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log; `loads` is given
-    where several processes share one."""
+    """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log,
+    `assumed_cache_tokens` what a slot is taken to keep where no engine tells; `loads` is given where several processes
+    share one."""
 
     def __init__(
         self,
@@ -122,10 +136,11 @@ class RouterCore:
         max_in_flight: int,
         max_decisions: int,
         prior_prefill_tokens_per_s: float,
+        assumed_cache_tokens: int,
         loads: LoadTable | None = None,
     ) -> None:
         self._policy, self._policy_name, self._rng = policy, policy_name, rng
-        self._max_in_flight = max_in_flight
+        self._max_in_flight, self._assumed_cache_tokens = max_in_flight, assumed_cache_tokens
         self._index = PrefixIndex()
         self._loads = LoadTable() if loads is None else loads
         self._fleet = Fleet(self._index, self._loads, prior_prefill_tokens_per_s=prior_prefill_tokens_per_s)
@@ -216,12 +231,18 @@ class RouterCore:
         ended = self._tickets.pop(ticket)
         slot = ended.slot
         slot.load.finish(ticket, now)
-        for hashes in ended.leased:
-            self._index.end_lease(slot.bit, hashes)
+        self._end_leases(ended, computed=ended.first_token_at is not None and outcome in COMPUTED)
         ttft_s = None if ended.first_token_at is None else ended.first_token_at - ended.placed_at
         ended.record.finish = Finish(outcome, now, ttft_s, usage)
         self._fleet.release_bit(slot)
         self._fleet.forget_if_drained(slot.worker)
+
+    def _end_leases(self, ended: _Ticket, *, computed: bool) -> None:
+        for hashes in ended.leased:
+            if computed and ended.kept_blocks is not None:
+                self._index.keep_lease(ended.slot.bit, hashes, ended.kept_blocks)
+            else:
+                self._index.end_lease(ended.slot.bit, hashes)
 
     def _decide(
         self, request: RouteRequest, roster: Roster, prompts: dict[int, _Prompt], now: float, rng: Random
@@ -276,7 +297,7 @@ class RouterCore:
         cached = np.zeros(roster.width)  # by bit
         for size, prompt in prompts.items():
             for hashes, matchable in zip(prompt.hashes, prompt.matchable, strict=True):
-                ends = self._index.match(hashes, matchable, roster.by_block_size[size], roster.trusted)
+                ends = self._index.match(hashes, matchable, prompt.slots, roster.trusted)
                 for depth, mask in ends:
                     if mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
                         cached[mask.bit_length() - 1] += depth * size
@@ -287,16 +308,19 @@ class RouterCore:
     def _reserve(self, slot: Slot, decision: Decision, prompts: dict[int, _Prompt], now: float) -> Placement:
         self._placed += 1
         ticket = self._placed
-        leased = prompts[slot.block_size].hashes if slot.block_size in prompts else []
+        mine = next((prompt for prompt in prompts.values() if prompt.slots >> slot.bit & 1), None)
+        leased = mine.hashes if mine else []
         for hashes in leased:
             self._index.lease(slot.bit, hashes)
+        silent = decision.unknown_prompt is not None or slot.cache_state is CacheState.UNKNOWN
+        kept_blocks = self._assumed_cache_tokens // mine.block_size if mine and silent else None
         if prompts:
             self._prefix_shares.add(prompts[min(prompts)].hashes[0])
         uncached_tokens = decision.prompt_tokens - decision.predicted_cached_tokens
         slot.load.reserve(ticket, decision.prompt_tokens, uncached_tokens, now)
         record = _Record(decision)
         self._log.append(record)
-        self._tickets[ticket] = _Ticket(slot, leased, record, now)
+        self._tickets[ticket] = _Ticket(slot, leased, kept_blocks, record, now)
         worker = slot.worker
         rank = slot.rank if len(worker.slots) > 1 else None
         return Placement(ticket, worker.id, worker.url, rank, decision)
@@ -340,4 +364,4 @@ class RouterCore:
             assert slot.load.active_requests == len(mine)
             assert slot.load.decode_tokens == sum(ticket.record.decision.prompt_tokens for ticket in mine)
         if not self._tickets:
-            assert self._index.leased_blocks == 0
+            assert self._index.leased_blocks <= self._index.assumed_blocks

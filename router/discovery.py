@@ -2,7 +2,7 @@
 
 Understands vLLM 0.32 (/v1/models, /kv_event_sources, label block_size of vllm:cache_config_info), which our own worker
 speaks too, and SGLang (/server_info). What an engine does not have is not an error: older vLLM has no
-/kv_event_sources, and an engine without events is placed on by load.
+/kv_event_sources, and what an engine without events has cached is taken from what was sent there.
 """
 
 import asyncio
@@ -105,7 +105,9 @@ def event_sources(spec: WorkerSpec, kv_event_sources: Any, server_info: Any) -> 
         return tuple(parse_event_sources(answer, urlsplit(spec.url).hostname or ""))
     except ValueError as error:
         log.warning(
-            "worker %s is placed by load only: %s; name its events with --worker URL,events=...", spec.url, error
+            "worker %s is placed on by what it was sent: %s; name its events with --worker URL,events=...",
+            spec.url,
+            error,
         )
         return ()
 

@@ -20,6 +20,9 @@ from router.records import CacheState, SlotReport, WorkerInfo, WorkerReport
 RETRY_AFTER_S = 1.0
 """Told to clients when no worker can take a request: about one health probe."""
 
+ASSUMED_BLOCK_SIZE = 128
+"""Tokens of a block where no engine says it: of workers without events, and of prompts known as text only."""
+
 
 class Health(StrEnum):
     """JOINING -> UP on the first good probe; UP <-> DOWN with probes after that."""
@@ -91,6 +94,7 @@ class Roster:
     by_block_size: Mapping[int, int]  # those that say theirs, as masks
     cache_states: tuple[CacheState, ...]
     trusted: int  # those whose held blocks may be believed, as a mask
+    everyone: int  # as a mask
     is_adapter: bool  # engines hash an adapter's name into every block
 
     @classmethod
@@ -108,6 +112,7 @@ class Roster:
             by_block_size,
             tuple(slot.cache_state for slot in slots),
             sum(1 << slot.bit for slot in slots if slot.cache_state is CacheState.LIVE),
+            sum(1 << slot.bit for slot in slots),
             any(card.parent for card in cards if card.id == model),
         )
 
@@ -172,6 +177,7 @@ class Fleet:
             slot.block_size = info.block_size or slot.block_size
             if not info.publishes_events:
                 slot.cache_state = CacheState.UNKNOWN
+                slot.block_size = slot.block_size or ASSUMED_BLOCK_SIZE
             elif slot.cache_state is CacheState.UNKNOWN:
                 slot.cache_state = CacheState.SYNCING
 

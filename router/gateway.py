@@ -93,7 +93,7 @@ class Gateway:
 
     async def other(self, request: Request) -> Response | None:
         reason = f"{request.path} is placed by load only"
-        route = self._prompts.unread(_model_in(request.body), len(request.body), request.id, reason)
+        route = self._prompts.other(_model_in(request.body), len(request.body), request.id, reason)
         return await self._relay.serve(request, route)
 
     async def models(self, request: Request) -> Response:
@@ -145,7 +145,7 @@ def readiness(reports: Sequence[WorkerReport], problems: Mapping[str, str]) -> R
     body = {
         "ready": bool(known),
         "workers": {report.id: report.reason or "up" for report in reports},
-        "placed_by_load_only": problems,
+        "placed_by_text": problems,
     }
     return json_response(body, 200 if known else 503)
 

@@ -4,10 +4,12 @@ A block's hash names its whole path from the root (it chains over its parent's),
 in any order, and a walk may jump over what all candidates share. A set of slots is an int used as a bit mask, bit i for
 slot i.
 
-Two kinds of entries are kept apart and united by `match`:
+Three kinds of entries are kept apart and united by `match`:
 - held (runs.py): blocks that an engine announced. Matched by *our* hash, removed by the *engine's* (wire page: engine
   hashes need not be computable, or equal between engines).
 - leased (leases.py): blocks of prompts in flight, which an engine announces only with its first token.
+- assumed (assumed.py): blocks of prompts that were computed where no engine announces them. They are leases, too, which
+  end by a bound and not with the prompt.
 
 Held blocks follow set semantics: the first removal of a hash removes it, however often it was stored. Engines announce
 a second copy (a block-aligned prompt computed again) and a mere repetition (vLLM's kv_cache_report_mode=full) in the
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 
 from kv_events.events import GPU_MEDIUM, BlockRemoved, BlockStored, EngineHash
 from kv_events.hashing import UnmappableEvent, stored_hashes
+from router.assumed import Assumed
 from router.leases import Leases
 from router.orphans import Orphans
 from router.runs import HeldRuns
@@ -120,15 +123,16 @@ class PrefixIndex:
         self._runs = HeldRuns()
         self._leases = Leases()
         self._slots: dict[int, _Held] = {}
+        self._assumed: dict[int, Assumed] = {}
 
     def open(self, slot: int) -> None:
         assert slot not in self._slots, f"slot {slot} is open"
-        self._slots[slot] = _Held()
+        self._slots[slot], self._assumed[slot] = _Held(), Assumed()
 
     def close(self, slot: int) -> None:
         """Forget the slot. Its leases end with the tickets that hold them."""
         self.clear(slot)
-        del self._slots[slot]
+        del self._slots[slot], self._assumed[slot]
 
     def match(self, hashes: Sequence[int], blocks: int, slots: int, trusted: int) -> list[tuple[int, int]]:
         """How many of a prompt's first `blocks` blocks the slots of the mask `slots` have, from the beginning on: as
@@ -223,10 +227,12 @@ class PrefixIndex:
             self._runs.release(1 << slot, held.without_alias(departed.values()))
 
     def clear(self, slot: int) -> None:
-        """Drop the slot's held blocks and all that waited, in time proportional to them."""
+        """Drop the slot's held and assumed blocks and all that waited, in time proportional to them."""
         held = self._slots[slot]
         self._runs.release(1 << slot, set(held.ours.values()))
         held.forget()
+        for hashes in self._assumed[slot].clear():
+            self._leases.end(slot, hashes)
 
     # What the router predicts
 
@@ -236,6 +242,15 @@ class PrefixIndex:
 
     def end_lease(self, slot: int, hashes: Sequence[int]) -> None:
         self._leases.end(slot, hashes)
+
+    def keep_lease(self, slot: int, hashes: Sequence[int], max_blocks: int) -> None:
+        """Instead of `end_lease`: the prompt was computed and nobody will announce it, so its blocks count until the
+        slot's later prompts have more than `max_blocks`."""
+        if slot not in self._assumed or not hashes:
+            self._leases.end(slot, hashes)
+            return
+        for gone in self._assumed[slot].add(hashes, max_blocks):
+            self._leases.end(slot, gone)
 
     # What people and tests look at
 
@@ -249,7 +264,12 @@ class PrefixIndex:
 
     @property
     def leased_blocks(self) -> int:
+        """Of prompts in flight and of assumed ones."""
         return len(self._leases)
+
+    @property
+    def assumed_blocks(self) -> int:
+        return sum(map(len, self._assumed.values()))
 
     def held_blocks(self, slot: int) -> int:
         return self._slots[slot].blocks

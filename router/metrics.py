@@ -124,7 +124,7 @@ class Meter(Collector):
         yield _counter(
             "kv_event_deliveries", "News of event streams, by kind.", ["worker", "kind"], self.deliveries.items()
         )
-        unknown = "Requests placed by load only: prompt not tokenized."
+        unknown = "Requests placed by text or by load only: prompt not tokenized."
         yield _counter("unknown_prompts", unknown, [], [([], self.unknown_prompts)])
         yield _distribution("query_tokens", "Prompt length of each placement.", self.queried)
         yield _distribution("matched_tokens", "The longest cached prefix on any candidate.", self.matched)
@@ -195,9 +195,7 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily(
             "warmroute_leased_blocks", "Blocks expected of prompts in flight.", value=self._core.leased_blocks
         )
-        missing = GaugeMetricFamily(
-            "warmroute_tokenizer_missing", "1: the model is placed by load only.", labels=["model"]
-        )
+        missing = GaugeMetricFamily("warmroute_tokenizer_missing", "1: the model is placed by text.", labels=["model"])
         for model in self._tokenizer_problems():
             missing.add_metric([model], 1.0)
         yield missing

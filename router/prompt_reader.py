@@ -1,8 +1,15 @@
-"""From an OpenAI request to what the core routes: the prompt's token ids, exactly as the engine will see them."""
+"""From an OpenAI request to what the core routes: the prompt's token ids, exactly as the engine will see them.
+
+Where there is no tokenizer, or the prompt is more than text, it is its JSON, four bytes a token: enough to tell what
+two prompts have in common, though not what an engine's events are about.
+"""
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Iterable
+
+import orjson
 
 from protocol.errors import InvalidRequest
 from protocol.prompt_tokens import PromptTokens
@@ -11,7 +18,7 @@ from protocol.requests import ChatRequest, CompletionRequest
 from router.records import ModelCard, RouteRequest
 
 BYTES_PER_TOKEN = 4
-"""Estimate of a prompt's length where it cannot be tokenized; only load accounting uses it then."""
+"""Of a prompt that cannot be tokenized, and of other bodies."""
 INLINE_BYTES = 16 << 10
 """New text up to here is tokenized on the event loop (a few ms); more of it in a thread, so that no stream stutters."""
 
@@ -28,7 +35,7 @@ class PromptReader:
 
     @property
     def problems(self) -> dict[str, str]:
-        """Why requests for a model are placed by load only, by model."""
+        """Why requests for a model are placed by their text, by model."""
         return {model: encoder for model, encoder in self._encoders.items() if isinstance(encoder, str)}
 
     async def learn(self, models: Iterable[ModelCard]) -> None:
@@ -45,7 +52,7 @@ class PromptReader:
             return await asyncio.to_thread(PromptEncoder.load, source)
         except Exception as error:  # whatever a tokenizer's files can do wrong
             log.warning(
-                "model %s is placed by load only: no tokenizer from %r (%s); name one with --tokenizer",
+                "model %s is placed by text: no tokenizer from %r (%s); name one with --tokenizer",
                 model,
                 source,
                 error,
@@ -55,21 +62,21 @@ class PromptReader:
     async def read(
         self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str, session: str | None = None
     ) -> RouteRequest:
-        """Never fails: a prompt that cannot be read is placed by load, and the decision says why.
+        """Never fails: a prompt that cannot be tokenized is placed by its text, and the decision says why.
 
         `session` is the client's name for its session from outside the body; else the body's `session_id` or `user`.
         """
         session, follow_up = session or _session(request), _follow_up(request)
-        prompts = await self._prompts(request, body_bytes)
-        if isinstance(prompts, str):
-            unread = self.unread(request.model, body_bytes, request_id, prompts)
-            return unread._replace(session=session, follow_up=follow_up)
+        tokens = await self._prompts(request, body_bytes)
+        unknown = tokens if isinstance(tokens, str) else None
+        prompts = _texts(request) if isinstance(tokens, str) else tokens
         return RouteRequest(
             request_id,
             request.model,
             sum(map(len, prompts)),
             prompts,
             request.cache_salt,
+            unknown_prompt=unknown,
             session=session,
             follow_up=follow_up,
         )
@@ -89,14 +96,25 @@ class PromptReader:
         except InvalidRequest as error:  # the engine judges; its template may know more than ours
             return error.message
 
-    def unread(self, model: str | None, body_bytes: int, request_id: str, reason: str) -> RouteRequest:
-        """A request whose prompt is not known."""
+    def other(self, model: str | None, body_bytes: int, request_id: str, reason: str) -> RouteRequest:
+        """A request of whose body nothing is known."""
         return RouteRequest(request_id, model, body_bytes // BYTES_PER_TOKEN, unknown_prompt=reason)
 
     def _encoder(self, model: str | None) -> PromptEncoder | str:
         if model is None and len(self._encoders) == 1:
             return next(iter(self._encoders.values()))
         return self._encoders.get(model or "", f"the model {model!r} is not known yet")
+
+
+def _texts(request: ChatRequest | CompletionRequest) -> tuple[PromptTokens, ...]:
+    """Tools come first, as templates have them: they change seldom, and each turn adds messages."""
+    if isinstance(request, ChatRequest):
+        return (_cut_up(orjson.dumps((request.fields.get("tools"), request.messages))),)
+    return tuple(_cut_up(orjson.dumps(prompt)) for prompt in request.prompts)
+
+
+def _cut_up(text: bytes) -> PromptTokens:
+    return PromptTokens(array("I", text[: len(text) // BYTES_PER_TOKEN * BYTES_PER_TOKEN]))
 
 
 def _session(request: ChatRequest | CompletionRequest) -> str | None:

@@ -18,7 +18,7 @@ class CacheState(StrEnum):
     SYNCING = "syncing"  # up, its event history not replayed yet
     LIVE = "live"
     STALE = "stale"  # the event connection is gone; what is known may be wrong
-    UNKNOWN = "unknown"  # it publishes no events
+    UNKNOWN = "unknown"  # it publishes no events: what was sent there is taken to be cached
 
 
 class Outcome(StrEnum):
@@ -53,9 +53,10 @@ class WorkerInfo:
 
 
 class RouteRequest(NamedTuple):
-    """A request to place. `prompts` are its token sequences, or empty where the router could not tokenize, and then
-    `unknown_prompt` says why. `prompt_tokens` is their sum, or an estimate. `session` is the client's name for its
-    session, `follow_up` whether the prompt holds an earlier answer; None: not known."""
+    """A request to place. `prompts` are its token sequences, `prompt_tokens` their sum. Where the router could not
+    tokenize, `unknown_prompt` says why, and they are its text, cut up as if into tokens; or nothing, and
+    `prompt_tokens` is an estimate. `session` is the client's name for its session, `follow_up` whether the prompt holds
+    an earlier answer; None: not known."""
 
     request_id: str
     model: str | None

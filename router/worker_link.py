@@ -160,4 +160,4 @@ def _names(found: Discovery) -> str:
 
 
 def _endpoints(sources: tuple[EventSource, ...]) -> str:
-    return ", ".join(source.endpoint for source in sources) or "none: placed by load only"
+    return ", ".join(source.endpoint for source in sources) or "none: placed on by what it was sent"

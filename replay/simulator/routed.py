@@ -31,6 +31,7 @@ class Routed:
             max_in_flight=requests,
             max_decisions=1,
             prior_prefill_tokens_per_s=RouterConfig().prior_prefill_tokens_per_s,
+            assumed_cache_tokens=RouterConfig().assumed_cache_tokens,
         )
         self._workers = [self._core.add_worker(f"http://worker-{place}") for place in range(spec.workers)]
         self._places = {worker: place for place, worker in enumerate(self._workers)}

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Sight(NamedTuple):
-    """What one process sees of the fleet: the workers, and why requests for a model are placed by load only."""
+    """What one process sees of the fleet: the workers, and why a model's prompts are known as text only."""
 
     workers: list[WorkerReport]
     problems: Mapping[str, str]

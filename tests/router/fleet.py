@@ -12,7 +12,7 @@ from router.core import RouterCore
 from tests.router.engine import Engine
 
 SYSTEM = "You sell ferry tickets. Heron leaves at seven, Kestrel at nine, Osprey at noon. Bicycles travel free. " * 3
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 
 def chat(user: str = "When?", **fields: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The core as its shells use it: requests and events in, placements out, and everything back to zero."""
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -15,7 +16,8 @@ from policies.views import SHARE_WINDOW, Candidates, RequestView
 from protocol.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Overloaded, Unavailable
 from protocol.sse import Usage
 from router.core import RouterCore
-from router.records import CacheState, ModelCard, Outcome, RouteRequest, WorkerInfo
+from router.fleet import ASSUMED_BLOCK_SIZE
+from router.records import CacheState, ModelCard, Outcome, Placement, RouteRequest, WorkerInfo
 from router.request_view import head_key, session_key
 from tests.router.conftest import MakeCore
 from tests.router.fakes import SIZE, FakeEngine, ask
@@ -116,7 +118,56 @@ def test_ranks_have_caches_of_their_own(make_core: MakeCore) -> None:
     assert make_core(1).route(ask(PROMPT), 0.0).rank is None, "a worker with one rank is not told"
 
 
-def test_an_unknown_prompt_is_placed_by_load(make_core: MakeCore) -> None:
+def computed(core: RouterCore, placement: Placement, outcome: Outcome = Outcome.OK) -> None:
+    core.on_first_token(placement.ticket, 0.0)
+    core.on_finish(placement.ticket, outcome, 0.0)
+
+
+def texts(*texts: Sequence[int], model: str = "m") -> RouteRequest:
+    return RouteRequest("r", model, sum(map(len, texts)), texts, unknown_prompt="no tokenizer")
+
+
+TEXT = range(10 * ASSUMED_BLOCK_SIZE + 1)
+
+
+def test_a_text_is_expected_where_it_was_computed(make_core: MakeCore) -> None:
+    core = make_core(3)
+    [engine.cache(PROMPT) for engine in engines(core)]
+    home = core.route(texts(TEXT), 0.0)
+    assert home.decision.predicted_cached_tokens == 0
+    computed(core, home)
+    core.check()
+    follow_up = core.explain(texts([*TEXT, *TEXT]), 0.0)
+    assert (follow_up.slot, follow_up.predicted_cached_tokens) == (home.worker, 10 * ASSUMED_BLOCK_SIZE)
+    assert core.explain(texts(TEXT, model="lora"), 0.0).predicted_cached_tokens == 0, "another model's text"
+    assert core.explain(RouteRequest("r", "m", len(TEXT), (TEXT,)), 0.0).predicted_cached_tokens == 0, "tokens"
+    core.on_worker_down(home.worker, "gone")
+    core.on_worker_up(home.worker, WorkerInfo((ModelCard("m"),), SIZE))
+    assert core.explain(texts(TEXT), 0.0).predicted_cached_tokens == 0
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.BROKEN, Outcome.REROUTED])
+def test_a_text_that_was_not_computed_is_expected_nowhere(make_core: MakeCore, outcome: Outcome) -> None:
+    core = make_core(2)
+    core.on_finish(core.route(texts(TEXT), 0.0).ticket, outcome, 0.0)
+    assert core.explain(texts(TEXT), 0.0).predicted_cached_tokens == 0
+
+
+def test_a_worker_without_events_is_taken_to_keep_its_last_prompts(make_core: MakeCore) -> None:
+    core = make_core(0)
+    silent = core.add_worker("http://silent:1")
+    core.on_worker_up(silent, WorkerInfo((ModelCard("m"),), publishes_events=False))
+    size = ASSUMED_BLOCK_SIZE
+    prompts = [tuple(range(start, start + size + 1)) for start in range(0, 100 * size, size)]
+    kept = 4096 // size
+    for prompt in prompts:
+        computed(core, core.route(ask(prompt), 0.0), Outcome.CLIENT_GONE)
+    core.check()
+    predicted = [core.explain(ask(prompt), 0.0).predicted_cached_tokens for prompt in prompts]
+    assert predicted == [0] * (len(prompts) - kept) + [size] * kept
+
+
+def test_a_prompt_of_which_nothing_is_known_is_placed_by_load(make_core: MakeCore) -> None:
     core = make_core(2)
     engines(core)[0].cache(PROMPT)
     busy = core.route(ask(PROMPT), 0.0)
@@ -355,6 +406,7 @@ class CoreMachine(RuleBasedStateMachine):
             max_in_flight=20,
             max_decisions=5,
             prior_prefill_tokens_per_s=100.0,
+            assumed_cache_tokens=4096,
         )
         self.now, self.open = 0.0, 0
 

@@ -72,14 +72,22 @@ async def test_a_router_that_starts_late_learns_what_an_idle_engine_holds(
         assert explained["predicted_cached_tokens"] > 0
 
 
-async def test_without_a_tokenizer_load_decides_and_says_so(make_fleet: MakeFleet, tmp_path: Path) -> None:
-    fleet = await make_fleet(2, tokenizer=str(tmp_path / "nowhere"))
-    status, _, _ = await fleet.ask()
+async def test_without_a_tokenizer_text_decides_and_the_decision_says_so(make_fleet: MakeFleet, tmp_path: Path) -> None:
+    fleet = await make_fleet(3, tokenizer=str(tmp_path / "nowhere"))
+    conversation = chat("Which way? " * 200)
+    status, _, home = await fleet.ask(conversation)
     assert status == 200
+    for _ in range(4):
+        await fleet.ask(chat("Something else. " * 200))
+    said = {"role": "assistant", "content": "That way."}
+    conversation["messages"] += [said, {"role": "user", "content": "And back?"}]
+    assert (await fleet.ask(conversation))[2] == home
     _, body = await fleet.get("/decisions")
-    assert "no tokenizer" in body["decisions"][0]["unknown_prompt"]
+    decision = body["decisions"][0]
+    assert "no tokenizer" in decision["unknown_prompt"]
+    assert decision["predicted_cached_tokens"] > decision["prompt_tokens"] / 2
     _, ready = await fleet.get("/ready")
-    assert "nowhere" in ready["placed_by_load_only"]["tiny"]
+    assert "nowhere" in ready["placed_by_text"]["tiny"]
 
 
 @pytest.mark.parametrize("where", ["header", "user"])
@@ -172,7 +180,7 @@ async def test_models_and_health(make_fleet: MakeFleet) -> None:
     assert [(card["id"], card["max_model_len"]) for card in body["data"]] == [("tiny", 4096)]
     assert (await fleet.get("/health"))[0] == 200
     status, body = await fleet.get("/ready")
-    assert (status, body["ready"], body["placed_by_load_only"]) == (200, True, {})
+    assert (status, body["ready"], body["placed_by_text"]) == (200, True, {})
 
 
 @pytest.mark.parametrize(

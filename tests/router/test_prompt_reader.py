@@ -1,4 +1,5 @@
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,25 @@ async def test_only_new_text_that_is_long_leaves_the_event_loop(
     assert on_loop == [False, True, False]
 
 
-async def test_a_model_without_a_tokenizer_is_placed_by_load_and_says_so(tokenizer_path: str) -> None:
+async def test_a_model_without_a_tokenizer_is_placed_by_text_and_says_so(tokenizer_path: str) -> None:
     reader = PromptReader(tokenizer_path)
     await reader.learn([ModelCard("m"), ModelCard("n")])
     body = orjson.dumps({"model": "other", "messages": [{"role": "user", "content": "x"}], "user": "u"})
     route = await reader.read(parse_chat(body), len(body), "id")
-    assert (route.prompts, route.session, route.follow_up) == ((), "u", False)
+    assert (route.session, route.follow_up) == ("u", False)
     assert route.unknown_prompt == "the model 'other' is not known yet"
+
+
+async def text_of(body: dict[str, Any]) -> bytes:
+    [prompt] = (await PromptReader(None).read(parse_chat(orjson.dumps(body)), 0, "id")).prompts
+    return bytes(array("I", prompt))
+
+
+async def test_a_text_begins_as_the_earlier_turn_s_whatever_else_the_body_says() -> None:
+    messages = [{"role": "user", "content": "hé" * 100}]
+    first = await text_of({"model": "m", "messages": messages})
+    later = [*messages, {"role": "assistant", "content": "yes"}]
+    second = await text_of({"temperature": 0.5, "messages": later, "stream": True, "model": "m"})
+    assert second.startswith(first[:-4]), "but for the end of the list"
+    assert len(second) > len(first)
+    assert not (await text_of({"model": "m", "messages": messages, "tools": [{}]})).startswith(first[:8])

@@ -31,7 +31,7 @@ async def client(tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
     [
         ("/workers", {"workers": [], "unanswered_processes": [1]}),
         ("/decisions?last=99", {"decisions": [], "unanswered_processes": [1]}),
-        ("/ready", {"ready": False, "workers": {}, "placed_by_load_only": {}}),
+        ("/ready", {"ready": False, "workers": {}, "placed_by_text": {}}),
     ],
 )
 async def test_it_answers_for_itself_and_says_who_is_missing(
