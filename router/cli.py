@@ -1,7 +1,5 @@
 """`warmroute router`: options, config file, exit codes."""
 
-import logging
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +13,8 @@ from protocol.errors import ApiError
 from router.app import serve
 from router.config import RouterConfig, WorkerSpec
 from router.fleet import worker_id
+from router.logs import log_to_stderr
+from router.processes.supervisor import supervise
 
 Command = Callable[..., None]
 
@@ -97,11 +97,12 @@ COUNT = click.IntRange(min=1)
 @_option("policy", PolicyParam(), f"How to place: {', '.join(NAMES)}.")
 @_option("host", str, "Address to listen on.")
 @_option("port", click.IntRange(0, 65535), "Port to listen on; 0: any free one.")
+@_option("processes", COUNT, "That share the port, the load and the workers; more than one needs Linux.")
 @_option("tokenizer", str, "Directory or hub name; default: what the workers name as their model's root.")
 @_option("seed", int, "Of the draws that break ties.")
 @_option("probe_interval_s", SECONDS, "Between health probes of a worker.")
 @_option("probe_timeout_s", SECONDS, "A probe without an answer is a bad one; two in a row: down.")
-@_option("max_in_flight", COUNT, "Requests at once; past it: 429.")
+@_option("max_in_flight", COUNT, "Requests at once; past it: 429. Of several processes, each takes its share.")
 @_option("max_attempts", COUNT, "Workers that a request may be tried on before its first byte.")
 @_option("max_body_mib", COUNT, "Largest request body.")
 @_option("max_decisions", COUNT, "Placements that /decisions remembers.")
@@ -115,11 +116,14 @@ def router(**options: Any) -> None:
     Workers can also come and go while it runs: POST /workers, DELETE /workers/{id}.
     """
     config = RouterConfig(**options)
-    logging.basicConfig(
-        level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(config.log_level)
     try:
-        serve(config)
+        if config.processes == 1:
+            serve(config)
+        else:
+            supervise(config)
+    except ChildProcessError as error:
+        raise click.ClickException(str(error)) from error
     except ApiError as error:
         raise click.UsageError(error.message) from error
     except OSError as error:

@@ -49,6 +49,7 @@ class RouterConfig:
     policy: str = DEFAULT
     host: str = "127.0.0.1"
     port: int = 8000
+    processes: int = 1
     tokenizer: str | None = None
     seed: int = 0
     probe_interval_s: float = 1.0

@@ -207,7 +207,7 @@ class RouterCore:
         Raises ModelNotFound, Unavailable or Overloaded, all with nothing reserved.
         """
         if len(self._tickets) >= self._max_in_flight:
-            message = f"{self._max_in_flight} requests are in flight, the most this router takes"
+            message = f"{self._max_in_flight} requests are in flight, the most this process takes"
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
         roster = self._fleet.roster(request.model, tried)
         prompts = _hash_prompts(request, roster)

@@ -10,10 +10,11 @@ GET  /decisions?last=N                          the last placements, newest firs
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from protocol.errors import ApiError, InvalidRequest, unexpected
 from protocol.requests import (
@@ -32,7 +33,7 @@ from router.http.routes import Routes
 from router.http.server import Request
 from router.json_answers import decision_json, model_json, tree_json, worker_json
 from router.prompt_reader import PromptReader
-from router.records import CacheState, RouteRequest
+from router.records import CacheState, RouteRequest, WorkerReport
 from router.relay import Relay
 from router.workers import Workers
 
@@ -106,28 +107,16 @@ class Gateway:
 
     async def ready(self, request: Request) -> Response:
         """200 when a worker can take requests and its cache is known as far as it can be; else 503 and why."""
-        reports = self._core.workers(time.monotonic())
-        up = [report for report in reports if report.health == "up" and not report.draining]
-        known = [w for w in up if all(slot.cache_state is not CacheState.SYNCING for slot in w.slots)]
-        body = {
-            "ready": bool(known),
-            "workers": {report.id: report.reason or "up" for report in reports},
-            "placed_by_text": self._prompts.problems,
-        }
-        return json_response(body, 200 if known else 503)
+        return readiness(self._core.workers(time.monotonic()), self._prompts.problems)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(200, [(b"content-type", b"text/plain; version=0.0.4")], generate_latest(self._registry))
+        return scrape(self._registry)
 
     async def list_workers(self, request: Request) -> Response:
         return json_response({"workers": [worker_json(report) for report in self._core.workers(time.monotonic())]})
 
     async def add_worker(self, request: Request) -> Response:
-        try:
-            spec = WorkerSpec.of(parse_object(request.body))
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from error
-        worker = self._workers.add(spec)
+        worker = self._workers.add(worker_spec(request))
         return json_response(worker_json(self._core.worker(worker, time.monotonic())), 201)
 
     async def remove_worker(self, request: Request, id: str) -> Response:
@@ -145,9 +134,37 @@ class Gateway:
         return json_response(decision_json(self._core.explain(route, now), None, now))
 
     async def decisions(self, request: Request) -> Response:
-        last = _positive(parse_qs(request.query).get("last", [str(DEFAULT_DECISIONS)])[-1], "last")
         now = time.monotonic()
-        return json_response({"decisions": [decision_json(d, finish, now) for d, finish in self._core.decisions(last)]})
+        logged = self._core.decisions(decisions_asked_for(request))
+        return json_response({"decisions": [decision_json(decision, finish, now) for decision, finish in logged]})
+
+
+def readiness(reports: Sequence[WorkerReport], problems: Mapping[str, str]) -> Response:
+    up = [report for report in reports if report.health == "up" and not report.draining]
+    known = [w for w in up if all(slot.cache_state is not CacheState.SYNCING for slot in w.slots)]
+    body = {
+        "ready": bool(known),
+        "workers": {report.id: report.reason or "up" for report in reports},
+        "placed_by_text": problems,
+    }
+    return json_response(body, 200 if known else 503)
+
+
+def scrape(registry: Collector) -> Response:
+    return Response(200, [(b"content-type", b"text/plain; version=0.0.4")], generate_latest(registry))
+
+
+def worker_spec(request: Request) -> WorkerSpec:
+    """Raises InvalidRequest."""
+    try:
+        return WorkerSpec.of(parse_object(request.body))
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def decisions_asked_for(request: Request) -> int:
+    """Raises InvalidRequest."""
+    return _positive(parse_qs(request.query).get("last", [str(DEFAULT_DECISIONS)])[-1], "last")
 
 
 def _model_in(body: bytes) -> str | None:

@@ -40,6 +40,12 @@ SLOT_GAUGES: dict[str, tuple[str, Callable[[SlotReport], float]]] = {
     "cache_generation": ("How often the known cache was dropped.", lambda s: s.generation),
 }
 
+SHARED_GAUGES = frozenset(
+    f"warmroute_slot_{name}"
+    for name in ("active_requests", "queued_prefill_tokens", "decode_tokens", "prefill_tokens_per_second")
+)
+"""These come from the load table: where several processes share it, each tells what all of them have there."""
+
 
 class Distribution:
     """A histogram's numbers; buckets hold values up to their bound."""

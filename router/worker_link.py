@@ -45,8 +45,10 @@ class WorkerLink:
         probe_interval_s: float,
         probe_timeout_s: float,
     ) -> None:
-        self.worker, self.lifeline = worker, Lifeline()
-        self._spec, self._core, self._prompts = spec, core, prompts
+        self.worker, self.spec, self.lifeline = worker, spec, Lifeline()
+        self.checked = asyncio.Event()
+        """Set once it is known whether the worker answers."""
+        self._core, self._prompts = core, prompts
         self._upstream, self._switchboard = upstream, switchboard
         self._probe_interval_s, self._probe_timeout_s = probe_interval_s, probe_timeout_s
         self._bad_probes = 0
@@ -74,9 +76,12 @@ class WorkerLink:
             while self._core.has_worker(self.worker):
                 self._wake.clear()
                 await self._check()
+                self.checked.set()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._probe_interval_s)
+                    async with asyncio.timeout(self._probe_interval_s):  # wait_for loses cancellations in Python 3.11
+                        await self._wake.wait()
         finally:
+            self.checked.set()
             await self._unsubscribe()
 
     async def _check(self) -> None:
@@ -98,7 +103,7 @@ class WorkerLink:
     async def _probe(self) -> None:
         try:
             async with asyncio.timeout(self._probe_timeout_s):
-                status, _ = await self._upstream.get(self._spec.url, "/health", max_bytes=0)
+                status, _ = await self._upstream.get(self.spec.url, "/health", max_bytes=0)
         except TimeoutError as error:
             raise TimeoutError(f"/health: {str(error) or f'no answer in {self._probe_timeout_s} s'}") from error
         if status != 200:
@@ -106,7 +111,7 @@ class WorkerLink:
 
     async def _join(self) -> None:
         self._events_lost = False
-        found = await discover(self._upstream, self._spec, DISCOVERY_TIMEOUT_S)
+        found = await discover(self._upstream, self.spec, DISCOVERY_TIMEOUT_S)
         await self._prompts.learn(found.info.models)
         moved = self._joined is None or found.sources != self._joined.sources
         if moved:

@@ -58,15 +58,19 @@ Handler = Callable[[Request], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(
-    handler: Handler, host: str, port: int, *, max_body_bytes: int, grace_s: float
+    handler: Handler, host: str, port: int, *, max_body_bytes: int, grace_s: float, reuse_port: bool = False
 ) -> AsyncIterator[str]:
     """Serve while the block runs; gives the base URL. On leaving, requests in flight have `grace_s` to finish.
 
-    Raises OSError if the address cannot be bound.
+    With `reuse_port`, other processes may listen there too. Raises OSError if the address cannot be bound.
     """
     connections: set[ClientConnection] = set()
     server = await asyncio.get_running_loop().create_server(
-        lambda: ClientConnection(handler, connections, max_body_bytes), host, port, backlog=BACKLOG
+        lambda: ClientConnection(handler, connections, max_body_bytes),
+        host,
+        port,
+        backlog=BACKLOG,
+        reuse_port=reuse_port or None,
     )
     try:
         yield _url(*server.sockets[0].getsockname()[:2])

@@ -56,6 +56,7 @@ CORES = [  # no sockets, no clocks, no ambient randomness
     "router/index.py",
     "router/leases.py",
     "router/load.py",
+    "router/processes/merging.py",
     "router/runs.py",
     "worker/block_manager.py",
     "worker/scheduler.py",

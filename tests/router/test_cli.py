@@ -85,6 +85,7 @@ def test_bad_files(parse: Any, tmp_path: Path, text: str, message: str) -> None:
         (["--policy", "expected_work:omega=-1"], "omega must be a number >= 0"),
         (["--port", "70000"], "0<=x<=65535"),
         (["--max-attempts", "0"], "x>=1"),
+        (["--processes", "0"], "x>=1"),
         (["--config", "/nowhere.yaml"], "No such file"),
         (["--nonsense"], "No such option"),
     ],
