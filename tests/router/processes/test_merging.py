@@ -1,6 +1,6 @@
 """What several processes see and remember, as one answer."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -15,7 +15,7 @@ WORKER = WorkerReport("a:1", "http://a:1", "up", False, None, ("m",), (SLOT,))
 
 def decision(name: str, at_s: float) -> Decision:
     none = np.zeros(0)
-    candidates = Candidates((), *[none] * (len(fields(Candidates)) - 1))
+    candidates = Candidates((), *[none] * (len(Candidates._fields) - 1))
     return Decision(name, at_s, "m", "random", 1, candidates, (), none, "a:1", 0)
 
 
