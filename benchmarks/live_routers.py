@@ -1,6 +1,6 @@
 """A trace through simulated workers, behind our router and behind sglang-router and vllm-router, one after the other.
 
-    python benchmarks/live_routers.py TRACE --peers VENV/bin [--speedup 3] [--window-s 600]
+    python benchmarks/live_routers.py TRACE --peers VENV/bin [--only warmroute] [--speedup 3] [--window-s 600]
 
 VENV has the packages sglang-router and vllm-router. Every router gets fresh workers and the same prompts, as chats, for
 sglang-router takes no token ids. The simulator's prediction for our router stands beside.
@@ -48,6 +48,10 @@ def ours(fleet: Fleet, port: int, peers: Path) -> list[str]:
     return [sys.executable, "-m", "warmroute", "router", "--port", str(port), *workers]
 
 
+def ours_twice(fleet: Fleet, port: int, peers: Path) -> list[str]:
+    return [*ours(fleet, port, peers), "--processes", "2"]
+
+
 def sglang(fleet: Fleet, port: int, peers: Path) -> list[str]:
     options = f"launch --host 127.0.0.1 --port {port} --policy cache_aware --log-level error".split()
     options += ["--prometheus-port", str(free_ports(1)[0])]
@@ -66,6 +70,7 @@ def vllm(fleet: Fleet, port: int, peers: Path) -> list[str]:
 
 ROUTERS: dict[str, Callable[[Fleet, int, Path], list[str]]] = {
     "warmroute": ours,
+    "warmroute, 2 processes": ours_twice,
     "sglang-router cache_aware": sglang,
     "vllm-router kv_aware": vllm,
 }
@@ -74,17 +79,18 @@ ROUTERS: dict[str, Callable[[Fleet, int, Path], list[str]]] = {
 @click.command
 @click.argument("trace", type=click.Path(exists=True, path_type=Path))
 @click.option("--peers", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option("--only", default="", help="Routers whose name has this text.")
 @click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--speedup", type=float, default=3.0, show_default=True)
 @click.option("--window-s", type=float, default=600.0, show_default=True, help="Of the trace.")
-def main(trace: Path, peers: Path, workers: int, speedup: float, window_s: float) -> None:
+def main(trace: Path, peers: Path, only: str, workers: int, speedup: float, window_s: float) -> None:
     """Prints hit ratio, times and balance of each router."""
     load = ["--speedup", str(speedup), "--window-s", str(window_s)]
     simulated = replay(str(trace), *load, "--policy", "default", "--workers", str(workers))["policies"]
     table = Table(
         "router", "hit %", "TTFT mean / p50 / p99 ms", "ITL ms", "end to end ms", "max share", "failed", "lag p99 ms"
     )
-    for name, command in ROUTERS.items():
+    for name, command in ((name, command) for name, command in ROUTERS.items() if only in name):
         row = cells(asyncio.run(measure(command, trace, load, workers, peers)))
         click.echo(f"{name}: {', '.join(row)}", err=True)
         table.add_row(name, *row)
