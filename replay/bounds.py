@@ -1,9 +1,11 @@
 """What the best placement could reach, whatever the router does: hit ratios of one cache for the whole fleet."""
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import repeat
 from math import ceil, inf
 
 from kv_events.hashing import block_hashes, root_hash
@@ -65,32 +67,44 @@ class BeladyBlocks:
     """Names of blocks, of which that one goes first which is needed last: no eviction has more hits (Belady 1966).
 
     It knows what comes, `sequences`, and must be asked for them in that order. A block's prefix is needed
-    whenever the block is, so the end of a prefix goes before its beginning here, too; of blocks needed at the same time
-    the deeper goes first.
+    whenever the block is, so along a sequence the next use comes ever later, and blocks with the same one make a run;
+    the end of a run goes before its beginning, here, too.
     """
 
     def __init__(self, capacity: int, sequences: Sequence[Sequence[int]]) -> None:
         self._capacity = capacity
-        self._needed: defaultdict[int, list[float]] = defaultdict(lambda: [inf])  # by name: its prompts, the last first
-        for number in range(len(sequences) - 1, -1, -1):
-            for name in sequences[number]:
-                self._needed[name].append(number)
-        self._held: dict[int, float] = {}  # name -> when it is needed next
-        self._farthest: list[tuple[float, int, int]] = []  # negated: when needed next, depth; and the name
+        self._needed = list(_next_uses(sequences))  # the last first
+        self._held: set[int] = set()
+        self._farthest: list[tuple[float, int, Sequence[int]]] = []  # negated: the run's next use, its depth; the run
 
     def held(self, names: Sequence[int]) -> int:
         return next((place for place, name in enumerate(names) if name not in self._held), len(names))
 
     def store(self, names: Sequence[int]) -> None:
-        for depth, name in enumerate(names):
-            needed = self._needed[name]
-            needed.pop()
-            self._held[name] = needed[-1]
-            heappush(self._farthest, (-needed[-1], -depth, name))
+        self._held.update(names)
+        needed, first = self._needed.pop(), 0
+        while first < len(names):
+            end = bisect_right(needed, needed[first], first)
+            heappush(self._farthest, (-needed[first], -first, names[first:end]))
+            first = end
         while len(self._held) > self._capacity:
-            when, _, name = heappop(self._farthest)
-            if self._held.get(name) == -when:  # else it was used since, and has another entry
-                del self._held[name]
+            self._evict(len(self._held) - self._capacity)
+
+    def _evict(self, most: int) -> None:
+        """The end of the run that is needed last; all runs whose time has come are behind those that are held."""
+        when, depth, run = heappop(self._farthest)
+        self._held.difference_update(run[-most:])
+        if len(run) > most:
+            heappush(self._farthest, (when, depth, run[:-most]))
+
+
+def _next_uses(sequences: Sequence[Sequence[int]]) -> Iterator[list[float]]:
+    """From the last sequence to the first, the number of the next one that has each of its names; infinite for none."""
+    next_use: dict[int, float] = {}
+    for number in range(len(sequences) - 1, -1, -1):
+        names = sequences[number]
+        yield [*map(next_use.get, names, repeat(inf))]
+        next_use.update(dict.fromkeys(names, number))
 
 
 @dataclass(frozen=True, slots=True)

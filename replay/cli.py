@@ -9,12 +9,8 @@ from typing import Any
 import click
 
 from replay.arrivals import LoadSpec
-from replay.calibration.command import run_calibration
-from replay.calibration.measure import CalibrationFailed
-from replay.client import RequestFailed
-from replay.endpoint import UnusableEndpoint
-from replay.live.client import Api
-from replay.live.command import run_live
+from replay.errors import CalibrationFailed, Interrupted, RequestFailed, UnusableEndpoint
+from replay.live.api import Api
 from replay.measures import NothingAnswered
 from replay.options import (
     ABOVE_ZERO,
@@ -32,13 +28,12 @@ from replay.options import (
     options_of,
     vocabulary_below,
 )
-from replay.processes import Interrupted
 from replay.simulator.command import run_simulation
 from replay.traces.errors import FormatError
 from replay.traces.reader import read_trace
 from replay.traces.text import ModelTokens, TextTokens
 from replay.traces.trace import Trace
-from worker.cli import TimingType
+from worker.options import TimingType
 
 simulated = partial(click.option, cls=ModeOption, modes=(Mode.SIMULATION,))
 live = partial(click.option, cls=ModeOption, modes=(Mode.LIVE,))
@@ -140,6 +135,8 @@ def _replay(ctx: click.Context, trace_path: Path | None, live_url: str | None) -
     if live_url is None:
         run_simulation(trace, load, trace_name=trace_path.resolve().name, **options)
     else:
+        from replay.live.command import run_live  # only here, as below: a simulation does without HTTP
+
         run_live(trace, load, live_url, **options)
 
 
@@ -151,6 +148,8 @@ def _calibrate(ctx: click.Context, trace_path: Path | None, live_url: str | None
     options = options_of(ctx, Mode.CALIBRATION)
     if options["output_path"] is None:
         raise click.UsageError("--calibrate needs --output FILE, where the profile is to be written")
+    from replay.calibration.command import run_calibration
+
     run_calibration(calibrate_url, **options)
 
 

@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from protocol.sse import EventReader, ResponsePeek, Usage
+from replay.errors import RequestFailed
 
 CONNECT_TIMEOUT_S = 5.0
 KEEP_ALIVE_S = 4.0
@@ -24,14 +25,6 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 DONE = b"[DONE]"
 MAX_ERROR_BYTES = 4096
-
-
-class RequestFailed(Exception):
-    """No complete answer came. The message says what came instead; `status` is that of a refusal."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

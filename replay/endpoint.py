@@ -1,14 +1,11 @@
 """An OpenAI-compatible endpoint as a command names it: its URL, and the model that it serves."""
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
-
-class UnusableEndpoint(Exception):
-    """Nothing can be measured there. The message says where, and why."""
+from replay.errors import UnusableEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +14,6 @@ class Model:
 
     name: str
     context_tokens: int | None = None
-
-
-def base_url(text: str) -> str:
-    """`http://HOST:PORT` with neither /v1 nor a slash at its end. Raises ValueError for anything but an HTTP URL."""
-    url = urlsplit(text)
-    url.port  # noqa: B018 - raises for what is no port
-    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise ValueError(f"{text!r} is no URL of a server: expected http://HOST:PORT")
-    return text.rstrip("/").removesuffix("/v1")
 
 
 async def served_model(session: aiohttp.ClientSession, url: str, name: str | None) -> Model:

@@ -4,12 +4,12 @@ from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
 from policies.registry import DEFAULT, NAMES, make_policy
 from policies.views import Policy
-from replay.endpoint import base_url
 from replay.simulator.options import Restart
 from replay.traces.tokens import MAX_SEED
 
@@ -87,6 +87,15 @@ class OutputPath(click.Path):
         if not path.parent.is_dir():
             self.fail(f"{value}: there is no folder {path.parent}", param, ctx)
         return path
+
+
+def base_url(text: str) -> str:
+    """`http://HOST:PORT` with neither /v1 nor a slash at its end. Raises ValueError for anything but an HTTP URL."""
+    url = urlsplit(text)
+    url.port  # noqa: B018 - raises for what is no port
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+        raise ValueError(f"{text!r} is no URL of a server: expected http://HOST:PORT")
+    return text.rstrip("/").removesuffix("/v1")
 
 
 class UrlType(click.ParamType[str]):

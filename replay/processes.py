@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
+from replay.errors import Interrupted
+
 POLL_INTERVAL_S = 0.1
 DEATH_NOTICE_S = 0.5
 TAIL_LINES = 15
@@ -23,14 +25,6 @@ T = TypeVar("T")
 
 class ChildFailed(Exception):
     """A child ended by itself, or did not get ready in time. The message ends with the last lines that it wrote."""
-
-
-class Interrupted(Exception):
-    """A signal asked for the end, and everything has been stopped."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signal.Signals(signum).name)
-        self.exit_code = 128 + signum
 
 
 @dataclass(slots=True, eq=False)

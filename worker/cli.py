@@ -9,7 +9,8 @@ from click.core import ParameterSource
 
 from worker.app import Worker, WorkerConfig
 from worker.model_store import ModelBuildError
-from worker.timing import Timing, make_timing
+from worker.options import TimingType
+from worker.timing import Timing
 
 COUNT = click.IntRange(min=1)
 OFF = "off"
@@ -21,16 +22,6 @@ class CannotStart(click.ClickException):
     """What was asked for is not possible here, so nothing is served."""
 
     exit_code = 2
-
-
-class TimingType(click.ParamType[Timing]):
-    name = "timing"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Timing:
-        try:
-            return make_timing(value) if isinstance(value, str) else value
-        except (ValueError, OSError) as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command

@@ -18,8 +18,7 @@ class Draw:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
+class ScheduledSequence(NamedTuple):
     """The tokens of one sequence to compute now, the first at position `start`.
 
     `block_table` covers them and all before: position p lives in slot `block_table[p // block_size] * block_size +

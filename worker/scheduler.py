@@ -33,6 +33,12 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     computed: int = 0
     cached_tokens: int | None = None  # of the prompt, at its first admission; None: not admitted yet
+    prompt_tokens: int = field(init=False)
+    most_tokens: int = field(init=False)  # of prompt and answer
+
+    def __post_init__(self) -> None:
+        self.prompt_tokens = len(self.request.prompt_token_ids)
+        self.most_tokens = self.prompt_tokens + self.request.sampling.max_tokens
 
     @property
     def pending(self) -> int:
@@ -41,17 +47,16 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Its next step computes nothing but its newest token."""
-        return len(self.request.prompt_token_ids) <= self.computed == len(self.chain.token_ids) - 1
+        return self.prompt_tokens <= self.computed == len(self.chain.token_ids) - 1
 
     @property
     def generated(self) -> int:
-        return len(self.chain) - len(self.request.prompt_token_ids)
+        return len(self.chain.token_ids) - self.prompt_tokens
 
     @property
     def left(self) -> int:
         """Tokens that it may still generate."""
-        request = self.request
-        return len(request.prompt_token_ids) + request.sampling.max_tokens - len(self.chain.token_ids)
+        return self.most_tokens - len(self.chain.token_ids)
 
 
 class Scheduler:
@@ -158,12 +163,10 @@ class Scheduler:
         At most `steady_steps()`. The events are those of all steps, in another order.
         """
         for sequence in self._running:
-            token_id = draw(sequence.request)
-            sequence.chain.append(token_id, steps - 1)
-            grown = self._grow(sequence)
+            sequence.chain.append(draw(sequence.request), steps)
+            grown = self._grow(sequence, sequence.computed + steps)
             assert grown, "more steps than the pool has blocks for"
             self._compute(sequence, steps)
-            sequence.chain.append(token_id)
 
     def check(self) -> None:
         """Assert the invariants of the queues and of the blocks."""
@@ -182,7 +185,7 @@ class Scheduler:
         for sequence in self._running:  # preemption takes from the end of this list, never what was passed
             if not budget:
                 break
-            if self._grow(sequence):
+            if self._grow(sequence, len(sequence.chain.token_ids)):
                 scheduled.append(self._take(sequence, budget))
                 budget -= len(scheduled[-1].token_ids)
         return scheduled
@@ -198,9 +201,9 @@ class Scheduler:
             budget -= len(scheduled[-1].token_ids)
         return scheduled
 
-    def _grow(self, sequence: Sequence) -> bool:
-        """Blocks for all known tokens, at the cost of newer sequences; False if this one had to be preempted itself."""
-        missing = self.blocks.blocks_for(len(sequence.chain)) - len(sequence.block_table)
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Blocks for so many tokens, at the cost of newer sequences; False if this one had to be preempted itself."""
+        missing = self.blocks.blocks_for(tokens) - len(sequence.block_table)
         if missing <= 0:
             return True
         while (fresh := self.blocks.acquire((), missing)) is None:

@@ -7,9 +7,10 @@ import numpy as np
 
 from replay.calibration.engine import HttpEngine
 from replay.calibration.fit import Fitted, fit_profile, residuals
-from replay.calibration.measure import ANSWER_TOKENS, CalibrationFailed, Measurement, make_plan
+from replay.calibration.measure import ANSWER_TOKENS, Measurement, make_plan
 from replay.client import open_session
 from replay.endpoint import served_model
+from replay.errors import CalibrationFailed
 from worker.timing import Profile
 
 

@@ -12,7 +12,8 @@ import orjson
 from numpy.typing import NDArray
 
 from protocol.sse import EventReader, ResponsePeek, Usage
-from replay.client import DONE, STREAMED, RequestFailed, complete, parsed, stream, tokens_in
+from replay.client import DONE, STREAMED, complete, parsed, stream, tokens_in
+from replay.errors import RequestFailed
 
 TokenIds: TypeAlias = NDArray[np.uint32]
 
@@ -27,7 +28,7 @@ class TokenTimes:
 
 class Engine(Protocol):
     async def answer(self, prompts: Sequence[TokenIds], answer_tokens: int) -> list[TokenTimes]:
-        """All prompts at once, each answered with so many tokens. Raises client.RequestFailed."""
+        """All prompts at once, each answered with so many tokens. Raises RequestFailed."""
 
 
 class HttpEngine:

@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 
 from replay.calibration.engine import Engine, TokenIds, TokenTimes
+from replay.errors import CalibrationFailed
 
 PREFILL_HALVINGS = 6
 REPEATS = 3
@@ -22,10 +23,6 @@ DECODE_PROMPT_PARTS = (64, 8)
 """Of the longest prompt. Two lengths, or else the sequences and the tokens that they hold would grow together."""
 ANSWER_TOKENS = 64
 MIN_STEPS = 8
-
-
-class CalibrationFailed(Exception):
-    """The worker's answers do not tell its times. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ class Measurement:
         self._engine, self._vocabulary, self._rng, self._on_answered = engine, vocabulary, rng, on_answered
 
     async def run(self, plan: Plan) -> tuple[list[PrefillPoint], list[DecodePoint]]:
-        """Raises client.RequestFailed, and CalibrationFailed if no step could be told from the next."""
+        """Raises RequestFailed, and CalibrationFailed if no step could be told from the next."""
         await self._ask(1, plan.prefill[0], 1)  # whatever an engine does on its first request, it does now
         prefill = [await self._prefill(tokens) for tokens in plan.prefill]
         decode = [await self._decode(sequences, tokens) for sequences, tokens in plan.decode]

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from protocol.prompts import PromptEncoder
-from replay.client import RequestFailed
 from replay.demo.report import DemoReport, as_json, as_table
 from replay.demo.run import run_demo
 from replay.demo.workload import bundled
-from replay.processes import ChildFailed, Interrupted, interruptible
+from replay.errors import Interrupted, RequestFailed
+from replay.processes import ChildFailed, interruptible
 from worker.model_store import ModelBuildError, resolve
 
 INTERRUPTED = 130

@@ -13,9 +13,10 @@ from rich.progress import Progress
 
 from protocol.prompts import PromptEncoder
 from replay.bounds import InfiniteCache
-from replay.client import Answer, ChatClient, RequestFailed, open_session
+from replay.client import Answer, ChatClient, open_session
 from replay.demo.report import DemoReport, policy_report
 from replay.demo.workload import Conversation, Message, Workload, token_ids, working_set_blocks
+from replay.errors import RequestFailed
 from replay.processes import Processes, cores_apart, free_ports
 
 WORKERS = 2

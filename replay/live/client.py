@@ -7,7 +7,6 @@ routers that compare texts.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, TypeAlias
 
 import aiohttp
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from protocol.sse import EventReader, ResponsePeek, Usage
 from replay.client import DONE, JSON_BODY, STREAMED, complete, parsed, stream, tokens_in
+from replay.live.api import Api
 from replay.traces.trace import Chat
 
 TAIL_BYTES = 4096
@@ -25,15 +25,6 @@ TAIL_BYTES = 4096
 SESSION_HEADER = "x-session-id"  # vLLM's, and our router's
 
 SendablePrompt: TypeAlias = str | Chat | NDArray[np.uint32]
-
-
-class Api(StrEnum):
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-
-    @property
-    def path(self) -> str:
-        return "/v1/chat/completions" if self is Api.CHAT else "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ class LoadClient:
         return orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
 
     async def send(self, body: bytes, session: str | None = None) -> TimedAnswer:
-        """`session` tells routers what belongs together. Raises client.RequestFailed."""
+        """`session` tells routers what belongs together. Raises RequestFailed."""
         reading = Reading()
         headers = JSON_BODY if session is None else {**JSON_BODY, SESSION_HEADER: session}
         exchange = await stream(self._session, self._url, body, reading.feed, self.clock_s, headers)
@@ -107,7 +98,7 @@ class Reading:
         self._tail = (self._tail + chunk)[-TAIL_BYTES:]
 
     def usage(self) -> Usage:
-        """At the answer's end. Raises client.RequestFailed for an answer that is not whole."""
+        """At the answer's end. Raises RequestFailed for an answer that is not whole."""
         peek = ResponsePeek("text/event-stream")
         peek.feed(self._tail)
         events = EventReader().feed(self._tail)

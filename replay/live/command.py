@@ -6,7 +6,7 @@ from random import randrange
 import uvloop
 
 from replay.arrivals import LoadSpec
-from replay.live.client import Api
+from replay.live.api import Api
 from replay.live.replay import Target, replay_live
 from replay.live.report import as_json
 from replay.live.table import as_table

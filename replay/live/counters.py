@@ -7,7 +7,7 @@ from contextlib import suppress
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from replay.endpoint import UnusableEndpoint
+from replay.errors import UnusableEndpoint
 from replay.measures import TokenCounts
 
 COUNTERS = {

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from replay.client import RequestFailed
-from replay.endpoint import UnusableEndpoint
-from replay.live.client import Api, LoadClient, SendablePrompt
+from replay.errors import RequestFailed, UnusableEndpoint
+from replay.live.api import Api
+from replay.live.client import LoadClient, SendablePrompt
 from replay.traces.tokens import TokenExpander
 from replay.traces.trace import Chat, Trace, TraceRequest
 from replay.traces.words import TextExpander

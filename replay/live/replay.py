@@ -7,8 +7,10 @@ import aiohttp
 
 from replay.arrivals import LoadSpec
 from replay.client import open_session
-from replay.endpoint import UnusableEndpoint, served_model
-from replay.live.client import Api, LoadClient
+from replay.endpoint import served_model
+from replay.errors import UnusableEndpoint
+from replay.live.api import Api
+from replay.live.client import LoadClient
 from replay.live.counters import read_counters
 from replay.live.prompts import make_prompts
 from replay.live.report import LiveResult, live_report

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from replay.arrivals import LoadSpec
-from replay.client import RequestFailed
-from replay.live.client import Api, TimedAnswer
+from replay.errors import RequestFailed
+from replay.live.api import Api
+from replay.live.client import TimedAnswer
 from replay.live.run import Sent
 from replay.measures import (
     NO_TOKENS,

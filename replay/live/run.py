@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from replay.arrivals import LoadSpec
-from replay.client import RequestFailed
+from replay.errors import RequestFailed
 from replay.live.client import LoadClient, TimedAnswer
 from replay.live.prompts import PromptOf
 from replay.live.schedule import Due, Schedule

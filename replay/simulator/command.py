@@ -8,7 +8,6 @@ import click
 
 from policies.views import Policy
 from replay.arrivals import LoadSpec
-from replay.html.page import as_html
 from replay.output import progress_bars, show, write_json
 from replay.simulator.comparison import Comparison, as_json, compare
 from replay.simulator.options import Faults, FleetSpec, Restart
@@ -33,6 +32,8 @@ def run_simulation(
     if json_path is not None:
         write_json(json_path, as_json(comparison))
     if html_path is not None:
+        from replay.html.page import as_html  # only here: it brings jinja2
+
         html_path.write_text(as_html(comparison, trace_name), encoding="utf-8")
     show(as_table(comparison))
 

@@ -6,7 +6,8 @@ import pytest
 from aiohttp import web
 
 from protocol.sse import Usage
-from replay.client import ChatClient, RequestFailed
+from replay.client import ChatClient
+from replay.errors import RequestFailed
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 

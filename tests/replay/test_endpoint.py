@@ -4,7 +4,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from replay.endpoint import Model, UnusableEndpoint, base_url, served_model
+from replay.endpoint import Model, served_model
+from replay.errors import UnusableEndpoint
+from replay.options import base_url
 
 LISTED = [{"id": "a", "max_model_len": 8192}, {"id": "b"}]
 

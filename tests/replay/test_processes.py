@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.processes import ChildFailed, Interrupted, Processes, cores_apart, free_ports, interruptible
+from replay.errors import Interrupted
+from replay.processes import ChildFailed, Processes, cores_apart, free_ports, interruptible
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,8 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 DEMO_LIKE = """
 import asyncio, sys
-from replay.processes import Interrupted, Processes, interruptible
+from replay.errors import Interrupted
+from replay.processes import Processes, interruptible
 
 async def main():
     async with Processes() as processes:

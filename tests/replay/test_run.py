@@ -8,9 +8,10 @@ import pytest
 from aiohttp import web
 
 from protocol.sse import Usage
-from replay.client import Answer, ChatClient, RequestFailed
+from replay.client import Answer, ChatClient
 from replay.demo.run import Exchange, caches_are_known, converse, largest_hit_ratio, outputs_of
 from replay.demo.workload import Conversation, Workload, token_ids
+from replay.errors import RequestFailed
 
 WORKLOAD = Workload(
     conversations=(

@@ -5,7 +5,7 @@ import pytest
 from aiohttp import web
 
 from replay.calibration.engine import HttpEngine
-from replay.client import RequestFailed
+from replay.errors import RequestFailed
 
 PROMPTS = [np.array([7, 8, 9], dtype=np.uint32), np.array([1, 2], dtype=np.uint32)]
 

@@ -7,7 +7,8 @@ import pytest
 
 from replay.calibration.engine import TokenTimes
 from replay.calibration.fit import fit_profile
-from replay.calibration.measure import CalibrationFailed, Measurement, decode_point, make_plan
+from replay.calibration.measure import Measurement, decode_point, make_plan
+from replay.errors import CalibrationFailed
 from worker.timing import Profile
 
 PROFILE = Profile(12.0, 0.08, 2e-5, 6.0, 0.25, 4e-4)

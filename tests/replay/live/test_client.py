@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.sse import Usage, encode_event
-from replay.client import RequestFailed
-from replay.live.client import Api, LoadClient, Reading
+from replay.errors import RequestFailed
+from replay.live.api import Api
+from replay.live.client import LoadClient, Reading
 from replay.traces.trace import Chat
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from replay.endpoint import UnusableEndpoint
+from replay.errors import UnusableEndpoint
 from replay.live.counters import read_counters
 from replay.measures import TokenCounts
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from replay.endpoint import UnusableEndpoint
-from replay.live.client import Api, LoadClient
+from replay.errors import UnusableEndpoint
+from replay.live.api import Api
+from replay.live.client import LoadClient
 from replay.live.prompts import make_prompts
 from replay.traces.trace import Chat, Trace
 

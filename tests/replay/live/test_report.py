@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.sse import Usage
-from replay.client import RequestFailed
+from replay.errors import RequestFailed
 from replay.live.client import TimedAnswer
 from replay.live.report import Failures, live_report
 from replay.live.run import Sent

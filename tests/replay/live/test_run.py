@@ -8,8 +8,9 @@ import pytest
 from aiohttp import web
 
 from replay.arrivals import LoadSpec
-from replay.client import RequestFailed
-from replay.live.client import Api, LoadClient, TimedAnswer
+from replay.errors import RequestFailed
+from replay.live.api import Api
+from replay.live.client import LoadClient, TimedAnswer
 from replay.live.prompts import make_prompts
 from replay.live.report import live_report
 from replay.live.run import LOOKAHEAD, LiveRun
