@@ -3,9 +3,11 @@
 import gzip
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
+from policies.views import Candidates
 from protocol.sse import Usage
 from replay.traces.reader import read_trace
 from replay.traces.text import ModelTokens
@@ -197,7 +199,9 @@ def test_burstgpts_sessions_are_kept(samples):
 
 def decisions() -> list[dict]:
     """As GET /decisions answers at second 10: newest first; one runs, one was refused, two were answered."""
-    decision = Decision("r1", 1.0, "m", "expected_work", 90, (), (), (), "w-1", 0)
+    none = np.empty(0)
+    candidates = Candidates((), *[none] * (len(Candidates._fields) - 1))
+    decision = Decision("r1", 1.0, "m", "expected_work", 90, candidates, (), none, "w-1", 0)
     answered = Finish(Outcome.OK, 3.5, 0.2, Usage(prompt_tokens=100, completion_tokens=7, cached_tokens=64))
     return [
         decision_json(decision._replace(request_id="r4", at_s=9.0), None, 10.0),
