@@ -2,6 +2,7 @@
 
     python benchmarks/gateway.py [--only paced] [--runs 5] [--seconds 3] [--model smollm2-135m]
     python benchmarks/gateway.py --soak 60
+    python benchmarks/gateway.py --throughput --model smollm2-135m
 
 CPU time of the gateway process, per request and per streamed event, in front of two fake engines. vllm-router's
 kv_aware asks the engines for a prompt's tokens; how often it did is printed. Every run measures
@@ -13,9 +14,10 @@ import asyncio
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -132,14 +134,17 @@ class Bench:
         """Set the engines' pace and put the load on: what came back, `cpu_us` per request or event, and how many
         prompts the engines `rendered` for it."""
         await self._pace(leg)
-        before_s = gateway.cpu_s() if gateway.child else 0.0
         shape = {"connections": leg.connections, "prompt-kb": leg.prompt_kb, "events": leg.events}
         options = {"port": gateway.port, "seconds": seconds, "rate": rate, **shape}
         arguments = [f"--{name}={value}" for name, value in options.items()]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, str(HERE / "http_load.py"), *arguments, stdout=subprocess.PIPE
+            sys.executable, str(HERE / "http_load.py"), *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        output, _ = await process.communicate()
+        assert process.stdout is not None
+        await process.stdout.readline()
+        before_s = gateway.cpu_s() if gateway.child else 0.0
+        await self._pace(leg)
+        output, _ = await process.communicate(b"\n")
         report: dict[str, Any] = orjson.loads(output)
         if report["errors"] or report["wrong_bytes"]:
             raise click.ClickException(f"{gateway.name}, {leg.name}: {report}")
@@ -233,6 +238,18 @@ async def _added_ttft(running: Bench, gateway: Gateway, leg: Leg, seconds: float
     )
 
 
+async def throughput(running: Bench, runs: int, seconds: float) -> None:
+    """Requests a second that one router process answers, and two; client and engines have the rest of the machine."""
+    gateways = [await running.warmroute(f"{n} processes", "--processes", str(n)) for n in (1, 2)]
+    leg = replace(LEGS[1], connections=32)
+    table = Table(f"{leg.name}, {leg.connections} connections", "requests/s", "CPU time, us")
+    reports = [[await running.load(gateway, leg, seconds) for gateway in gateways] for _ in range(runs)]
+    for gateway, own in zip(gateways, zip(*reports, strict=True), strict=True):
+        rate, cpu_us = (median(report[key] for report in own) for key in ("requests", "cpu_us"))
+        table.add_row(gateway.name, f"{rate / seconds:.0f}", f"{cpu_us:.0f}")
+    Console().print(table)
+
+
 async def soak(running: Bench, seconds: float) -> None:
     """1,000 streams of 50 events at a time; every byte checked, memory and the loop's lag watched."""
     gateway = await running.warmroute("warmroute", "--tokenizer", "/nowhere")
@@ -259,17 +276,22 @@ async def soak(running: Bench, seconds: float) -> None:
     )
 
 
-async def run(only: str, runs: int, seconds: float, model: str | None, soak_s: float) -> None:
-    root = str(resolve(model)) if model else "m"
-    async with bench(root) as running:
-        if soak_s:
-            await soak(running, soak_s)
-            return
+async def run(only: str, runs: int, seconds: float, model: str | None) -> None:
+    async with bench(root_of(model)) as running:
         gateways = await start_gateways(running, model)
         if legs := [leg for leg in LEGS if only in leg.name]:
             await measure(running, gateways, legs, runs, seconds)
         if not only or only in "TTFT":
             await measure_ttft(running, gateways, runs, seconds)
+
+
+async def run_alone(measurement: Callable[[Bench], Awaitable[None]], model: str | None) -> None:
+    async with bench(root_of(model)) as running:
+        await measurement(running)
+
+
+def root_of(model: str | None) -> str:
+    return str(resolve(model)) if model else "m"
 
 
 @click.command
@@ -278,11 +300,16 @@ async def run(only: str, runs: int, seconds: float, model: str | None, soak_s: f
 @click.option("--seconds", type=click.FloatRange(min=1.0), default=3.0, show_default=True, help="Of each measurement.")
 @click.option("--model", help="Route exactly too, with this model's tokenizer: an alias or a directory.")
 @click.option("--soak", "soak_s", type=float, default=0.0, help="Instead: so many seconds of 1,000 streams at a time.")
-def main(only: str, runs: int, seconds: float, model: str | None, soak_s: float) -> None:
+@click.option("--throughput", "processes", is_flag=True, help="Instead: what one and two router processes serve.")
+def main(only: str, runs: int, seconds: float, model: str | None, soak_s: float, processes: bool) -> None:
     """Measure, and print a table of CPU times and of their ratios to sglang-router's."""
-    if not soak_s:
+    if soak_s:
+        asyncio.run(run_alone(partial(soak, seconds=soak_s), model))
+    elif processes:
+        asyncio.run(run_alone(partial(throughput, runs=runs, seconds=seconds), model))
+    else:
         install_peers()
-    asyncio.run(run(only, runs, seconds, model, soak_s))
+        asyncio.run(run(only, runs, seconds, model))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
     python benchmarks/http_load.py --port 8000 --connections 64 --seconds 4 --stream
 
 Each connection is one conversation of about `--prompt-kb`, to which every request adds 300 characters; after 10 turns
-it begins anew. With `--rate` requests start at that pace over all connections, else each connection asks again as soon
-as it has its answer. Prints one JSON line.
+it goes back to where it began. Each first asks once, since what is to be measured are the turns that follow; then this
+prints "ready" and waits for a line. With `--rate` requests start at that pace over all connections, else each
+connection asks again as soon as it has its answer. Prints one JSON line.
 """
 
 import asyncio
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from random import Random
@@ -34,6 +36,11 @@ class Tally:
     errors: int = 0
     wrong_bytes: int = 0
     ttfts_s: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Count from here on, but for what has gone wrong already."""
+        self.requests = self.events = 0
+        self.ttfts_s.clear()
 
     def report(self, seconds: float) -> dict[str, Any]:
         cuts = quantiles(self.ttfts_s, n=100) if len(self.ttfts_s) > 1 else [0.0] * 99
@@ -110,13 +117,16 @@ class Connection(asyncio.Protocol):
 
 async def run(port: int, connections: int, seconds: float, prompt_chars: int, events: int, rate: float) -> Tally:
     tally, rng, loop = Tally(), Random(), asyncio.get_running_loop()
-    end_s = loop.time() + seconds
 
-    async def converse(number: int) -> None:
+    async def meet() -> Connection:
         conversation = Conversation(rng, prompt_chars, bool(events))
         _, connection = await loop.create_connection(
             lambda: Connection(tally, conversation, rng, events), "127.0.0.1", port
         )
+        await connection.ask()
+        return connection
+
+    async def converse(connection: Connection) -> None:
         due_s = loop.time() + (rng.random() * connections / rate if rate else 0.0)
         while (now_s := loop.time()) < end_s:
             if rate:
@@ -126,7 +136,12 @@ async def run(port: int, connections: int, seconds: float, prompt_chars: int, ev
             if connection._transport.is_closing():
                 return
 
-    await asyncio.gather(*(converse(i) for i in range(connections)))
+    met = await asyncio.gather(*(meet() for _ in range(connections)))
+    click.echo("ready")
+    sys.stdin.readline()
+    tally.start()
+    end_s = loop.time() + seconds
+    await asyncio.gather(*map(converse, met))
     return tally
 
 
