@@ -216,7 +216,7 @@ class Fleet:
             orphans=stats.orphans,
             orphans_dropped=stats.orphans_dropped,
             unmappable_events=stats.unmappable,
-            refused_blocks=stats.refused,
+            evicted_blocks=stats.evicted,
             active_requests=slot.load.active_requests,
             queued_prefill_tokens=slot.load.queued_prefill_tokens(now),
             decode_tokens=slot.load.decode_tokens,
