@@ -74,12 +74,19 @@ class Chain:
         """(start, stop) of the spans that a slot holds."""
         return [(first, last) for first, last, slots in self.spans(start, stop) if slots & bit]
 
+    def slots_at(self, block: int) -> int:
+        return self.masks[bisect_right(self.stops, block)]
+
     def slots(self) -> int:
         """All who hold any of it."""
         union = 0
         for mask in self.masks:
             union |= mask
         return union
+
+    def use(self) -> None:
+        """It was matched or stored just now."""
+        self.queue.chains.move_to_end(self)
 
     # Changing it
 

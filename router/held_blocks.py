@@ -61,7 +61,7 @@ class HeldBlocks:
             path.append(chain)
             depth += blocks
         for chain in reversed(path):  # a block is never older than what continues it
-            chain.queue.chains.move_to_end(chain)
+            chain.use()
         return found
 
     def find(self, slot: int, name: EngineHash) -> Place | None:
@@ -73,7 +73,7 @@ class HeldBlocks:
         if chain is None:
             return None
         at = _index(held.names(chain), name)
-        return (chain, at) if chain.held_by(held.bit, at, at + 1) else None
+        return (chain, at) if chain.slots_at(at) & held.bit else None
 
     def _chain_called(self, held: SlotBlocks, name: EngineHash) -> Chain | None:
         chain = held.own.get(name)
@@ -91,13 +91,28 @@ class HeldBlocks:
         """The slot got these blocks, each the parent of the next. The first follows the block that is called `above`
         and is at `place`, or starts a prompt. A name that meant another block means it no longer."""
         held = self._slots[slot]
-        pieces = self._pieces(hashes, place)
-        if self._free(held, names, pieces):
-            self._insert(held, names, hashes, place, pieces)
+        if place and self._goes_on(held, names, hashes, place):
+            self._append(held, place[0], names, hashes)
+            place[0].use()
         else:
-            self._hold_each(slot, names, hashes, above)
-        self._recount(held)
-        self._shrink(len(hashes))
+            pieces = self._pieces(hashes, place)
+            if self._unheard(held, names) or self._agree(held, names, pieces):
+                self._insert(held, names, hashes, place, pieces)
+            else:
+                self._hold_each(slot, names, hashes, above)
+            self._recount(held)
+        if self.nbytes > self._max_bytes:
+            self._shrink(len(hashes))
+
+    def _goes_on(self, held: SlotBlocks, names: list[EngineHash], hashes: list[int], place: Place) -> bool:
+        """Whether these are new blocks behind a chain's last, as most are: then all that follows is simple."""
+        chain, at = place
+        return (
+            at + 1 == len(chain.names)
+            and held.chains[chain] is None
+            and self._by_first.keys().isdisjoint(hashes)
+            and self._unheard(held, names)
+        )
 
     def _hold_each(self, slot: int, names: list[EngineHash], hashes: list[int], above: EngineHash | None) -> None:
         held = self._slots[slot]
@@ -137,20 +152,23 @@ class HeldBlocks:
             return len(hashes) - at
         return next((end for end in range(at + 1, len(hashes)) if hashes[end] in known), len(hashes)) - at
 
-    def _free(self, held: SlotBlocks, names: list[EngineHash], pieces: list[Piece]) -> bool:
-        """Whether none of the names can mean another block to the slot."""
-        if len(names) > 1 and len(set(names)) < len(names):
-            return False
-        if not (held.own.keys().isdisjoint(names) and held.alias_of.keys().isdisjoint(names)):
-            return False
-        if self._called.keys().isdisjoint(names):
-            return True
+    def _unheard(self, held: SlotBlocks, names: list[EngineHash]) -> bool:
+        """Whether the names are different ones, and none means a block to anybody."""
+        return (
+            self._called.keys().isdisjoint(names)
+            and (len(names) == 1 or len(set(names)) == len(names))
+            and (not held.own or held.own.keys().isdisjoint(names))
+            and (not held.alias_of or held.alias_of.keys().isdisjoint(names))
+        )
+
+    def _agree(self, held: SlotBlocks, names: list[EngineHash], pieces: list[Piece]) -> bool:
+        """Whether all these blocks are held by others, who call them so, and none of the names is the slot's own."""
         at = 0
         for chain, start, count in pieces:
             if chain is None or chain.names[start : start + count] != names[at : at + count]:
                 return False
             at += count
-        return True
+        return held.own.keys().isdisjoint(names) and held.alias_of.keys().isdisjoint(names)
 
     def _insert(
         self, held: SlotBlocks, names: list[EngineHash], hashes: list[int], place: Place | None, pieces: list[Piece]
@@ -169,7 +187,7 @@ class HeldBlocks:
             path.append(chain)
             at, parent = end, hashes[end - 1]
         for chain in reversed(path):
-            chain.queue.chains.move_to_end(chain)
+            chain.use()
 
     def _append(self, held: SlotBlocks, chain: Chain, names: list[EngineHash], hashes: list[int]) -> None:
         """Blocks that nobody holds yet, at the end of a chain."""
@@ -226,6 +244,8 @@ class HeldBlocks:
 
     def _lose(self, held: SlotBlocks, chain: Chain, start: int, stop: int) -> Chain | None:
         """The slot holds nothing between two blocks any more. Returns the chain that has those before, if any."""
+        if stop == len(chain) and chain.masks[-1] == held.bit and (len(chain.stops) == 1 or start >= chain.stops[-2]):
+            return self._lose_end(held, chain, start)
         self._give_up(held, chain, start, stop)
         for first, last, slots in reversed(list(chain.spans(start, stop))):
             if not slots:
@@ -234,6 +254,16 @@ class HeldBlocks:
                     return None
                 chain = rest
         return chain
+
+    def _lose_end(self, held: SlotBlocks, chain: Chain, start: int) -> Chain | None:
+        """As `_lose`, of what the slot alone holds and nothing follows, as most often: no span has to be parted."""
+        stop = len(chain)
+        held.forget_names(chain, start, stop)
+        held.blocks -= stop - start
+        rest = self._discard(chain, start, stop)
+        if rest is None or not rest.slots() & held.bit:
+            del held.chains[chain]
+        return rest
 
     def _give_up(self, held: SlotBlocks, chain: Chain, start: int, stop: int) -> None:
         """As `_lose`, but blocks that nobody holds now stay where they are."""
@@ -351,7 +381,7 @@ class HeldBlocks:
         while start > max(0, stop - EVICTED_AT_ONCE) and chain.hashes[start - 1] not in self._continued:
             start -= 1
         if start == stop:
-            queue.chains.move_to_end(chain)
+            chain.use()
             return 0
         for slot in slots_in(chain.slots()):
             held = self._slots[slot]
