@@ -95,5 +95,6 @@ def _core(config: RouterConfig, meter: Meter) -> MeteredCore:
         policy_name=config.policy,
         max_in_flight=config.max_in_flight,
         max_decisions=config.max_decisions,
+        max_index_bytes=config.max_index_mib << 20,
         prior_prefill_tokens_per_s=config.prior_prefill_tokens_per_s,
     )

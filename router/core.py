@@ -80,7 +80,8 @@ def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) ->
 
 
 class RouterCore:
-    """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log."""
+    """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log,
+    `max_index_bytes` the index."""
 
     def __init__(
         self,
@@ -91,10 +92,11 @@ class RouterCore:
         max_in_flight: int,
         max_decisions: int,
         prior_prefill_tokens_per_s: float,
+        max_index_bytes: int = 4 << 30,
     ) -> None:
         self._policy, self._policy_name, self._rng = policy, policy_name, rng
         self._max_in_flight = max_in_flight
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(max_bytes=max_index_bytes)
         self._fleet = Fleet(self._index, prior_prefill_tokens_per_s=prior_prefill_tokens_per_s)
         self._prefix_shares = PrefixShares()
         self._tickets: dict[int, _Ticket] = {}

@@ -8,6 +8,7 @@ What is kept is accounted for in bytes. Past the bound the slot that announced m
 least recently matched or stored, and of a chain its end: a block goes only when nothing continues it.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -59,7 +60,9 @@ class HeldBlocks:
         depth = 0
         while depth < len(hashes) and (chain := self._by_first.get(hashes[depth])) is not None:
             blocks = chain.common(hashes, depth)
-            found += [(depth + stop, slots) for _, stop, slots in chain.spans(0, blocks)]
+            last = bisect_left(chain.stops, blocks)
+            found += [(depth + stop, slots) for stop, slots in zip(chain.stops[:last], chain.masks, strict=False)]
+            found.append((depth + blocks, chain.masks[last]))
             path.append(chain)
             depth += blocks
         for chain in reversed(path):  # a block is never older than what continues it

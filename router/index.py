@@ -24,7 +24,6 @@ from router.held_blocks import HeldBlocks
 from router.leases import Leases
 from router.orphans import Orphans
 
-MAX_BYTES = 4 << 30
 MAX_ORPHANS = 1024
 
 
@@ -63,7 +62,7 @@ class PrefixIndex:
     matched or stored least recently are forgotten; held_blocks.py says whose.
     """
 
-    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = 4 << 30) -> None:
         self._held = HeldBlocks(max_bytes)
         self._leases = Leases()
         self._slots: dict[int, _Slot] = {}
