@@ -123,6 +123,7 @@ def _core(config: RouterConfig, meter: Meter, loads: LoadTable | None) -> Metere
         policy_name=config.policy,
         max_in_flight=config.max_in_flight,
         max_decisions=config.max_decisions,
+        max_index_bytes=config.max_index_mib << 20,
         prior_prefill_tokens_per_s=config.prior_prefill_tokens_per_s,
         assumed_cache_tokens=config.assumed_cache_tokens,
         loads=loads,

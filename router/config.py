@@ -58,6 +58,7 @@ class RouterConfig:
     max_attempts: int = 3
     max_body_mib: int = 64
     max_decisions: int = 1000
+    max_index_mib: int = 4096
     prior_prefill_tokens_per_s: float = 1000.0
     assumed_cache_tokens: int = 1 << 20
     drain_timeout_s: float = 30.0

@@ -124,8 +124,8 @@ def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) ->
 
 class RouterCore:
     """See the module's docstring. `max_in_flight` bounds tickets, `max_decisions` the decision log,
-    `assumed_cache_tokens` what a slot is taken to keep where no engine tells; `loads` is given where several processes
-    share one."""
+    `max_index_bytes` the index, `assumed_cache_tokens` what a slot is taken to keep where no engine tells; `loads` is
+    given where several processes share one."""
 
     def __init__(
         self,
@@ -136,12 +136,13 @@ class RouterCore:
         max_in_flight: int,
         max_decisions: int,
         prior_prefill_tokens_per_s: float,
+        max_index_bytes: int,
         assumed_cache_tokens: int,
         loads: LoadTable | None = None,
     ) -> None:
         self._policy, self._policy_name, self._rng = policy, policy_name, rng
         self._max_in_flight, self._assumed_cache_tokens = max_in_flight, assumed_cache_tokens
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(max_bytes=max_index_bytes)
         self._loads = LoadTable() if loads is None else loads
         self._fleet = Fleet(self._index, self._loads, prior_prefill_tokens_per_s=prior_prefill_tokens_per_s)
         self._prefix_shares = PrefixShares()

@@ -274,7 +274,7 @@ class Fleet:
             orphans=stats.orphans,
             orphans_dropped=stats.orphans_dropped,
             unmappable_events=stats.unmappable,
-            refused_blocks=stats.refused,
+            evicted_blocks=stats.evicted,
             active_requests=int(load[ACTIVE_REQUESTS]),
             queued_prefill_tokens=load[BACKLOG],
             decode_tokens=int(load[DECODE_TOKENS]),

@@ -36,7 +36,7 @@ SLOT_GAUGES: dict[str, tuple[str, Callable[[SlotReport], float]]] = {
     "index_orphans": ("Stored events that wait for their parent block.", lambda s: s.orphans),
     "index_orphans_dropped": ("Stored events given up for want of their parent block.", lambda s: s.orphans_dropped),
     "index_unmappable_events": ("Stored events that say nothing of text prefixes.", lambda s: s.unmappable_events),
-    "index_refused_blocks": ("Blocks over the bound of the index.", lambda s: s.refused_blocks),
+    "index_evicted_blocks": ("Blocks forgotten at the bound of the index.", lambda s: s.evicted_blocks),
     "cache_generation": ("How often the known cache was dropped.", lambda s: s.generation),
 }
 

@@ -120,7 +120,7 @@ class SlotReport:
     orphans: int
     orphans_dropped: int
     unmappable_events: int
-    refused_blocks: int
+    evicted_blocks: int
     active_requests: int
     queued_prefill_tokens: float
     decode_tokens: int

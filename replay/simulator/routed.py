@@ -31,6 +31,7 @@ class Routed:
             max_in_flight=requests,
             max_decisions=1,
             prior_prefill_tokens_per_s=RouterConfig().prior_prefill_tokens_per_s,
+            max_index_bytes=RouterConfig().max_index_mib << 20,
             assumed_cache_tokens=RouterConfig().assumed_cache_tokens,
         )
         self._workers = [self._core.add_worker(f"http://worker-{place}") for place in range(spec.workers)]

@@ -44,6 +44,7 @@ def make_core() -> MakeCore:
             max_in_flight=max_in_flight,
             max_decisions=10,
             prior_prefill_tokens_per_s=1000.0,
+            max_index_bytes=1 << 30,
             assumed_cache_tokens=4096,
         )
         for i in range(workers):

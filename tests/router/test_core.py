@@ -406,6 +406,7 @@ class CoreMachine(RuleBasedStateMachine):
             max_in_flight=20,
             max_decisions=5,
             prior_prefill_tokens_per_s=100.0,
+            max_index_bytes=1 << 30,
             assumed_cache_tokens=4096,
         )
         self.now, self.open = 0.0, 0
