@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-browser test-engines test-gpu lint format bench-gateway clean
+.PHONY: demo test test-browser test-engines test-gpu lint format bench-gateway bench-index clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -32,6 +32,9 @@ test-gpu: $(READY)
 
 bench-gateway: $(READY)  ## CPU time of the gateway beside sglang-router and vllm-router
 	$(BIN)/python benchmarks/gateway.py
+
+bench-index: $(READY)  ## the prefix index beside ai-dynamo-runtime's
+	$(BIN)/python benchmarks/index.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -53,10 +53,10 @@ class Chain:
         return len(self.hashes)
 
     def common(self, hashes: Sequence[int], first: int, start: int = 0) -> int:
-        """How many of its blocks from `start` on a prompt has from `first` on. A hash names all before it, so halving
-        finds that."""
+        """How many of its blocks from `start` on a prompt has from `first` on; none when `start` is behind its end. A
+        hash names all before it, so halving finds that."""
         ours = self.hashes
-        blocks = min(len(ours) - start, len(hashes) - first)
+        blocks = max(0, min(len(ours) - start, len(hashes) - first))
         if not blocks or ours[start + blocks - 1] == hashes[first + blocks - 1]:
             return blocks
         return bisect_left(range(blocks), True, key=lambda at: ours[start + at] != hashes[first + at])

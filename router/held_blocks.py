@@ -8,24 +8,14 @@ What is kept is accounted for in bytes. Past the bound the slot that announced m
 least recently matched or stored, and of a chain its end: a block goes only when nothing continues it.
 """
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from sys import getsizeof
-from typing import TypeAlias
 
 from kv_events.events import EngineHash
+from router.chain_tree import ChainTree, Piece, Place
 from router.chains import Chain, ChainQueue, Names, size_of_name, slots_in
 from router.slot_blocks import SlotBlocks
 
-Place: TypeAlias = tuple[Chain, int]
-Piece: TypeAlias = tuple[Chain | None, int, int]
-
-CHAIN_BYTES = 550
-"""A chain's objects, its first span, its place in its queue and its first block's hash as a key."""
-SPAN_BYTES = 96
-"""Two cells in lists, and two numbers."""
 EVICTED_AT_ONCE = 64
 MAX_STEPS = 32
 
@@ -35,15 +25,12 @@ class HeldBlocks:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._by_first: dict[int, Chain] = {}
-        self._called: dict[EngineHash, Chain] = {}
-        self._continued: dict[int, int] = {}  # how many chains hang from a block
-        self._queues: dict[int, ChainQueue] = {}  # stays when its slot closes: others may hold what it began
+        self._tree = ChainTree()
         self._slots: dict[int, SlotBlocks] = {}
-        self._block_bytes = self._span_count = self._slot_bytes = 0
+        self._slot_bytes = 0
 
     def open(self, slot: int) -> None:
-        queue = self._queues.setdefault(slot, ChainQueue())
+        queue = self._tree.queues.setdefault(slot, ChainQueue())
         self._slots[slot] = held = SlotBlocks(slot, queue)
         self._recount(held)
 
@@ -55,19 +42,7 @@ class HeldBlocks:
 
     def walk(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
         """(end, slots) of the stretches of a prompt from its start: who holds the blocks up to `end`. Uses them."""
-        found: list[tuple[int, int]] = []
-        path: list[Chain] = []
-        depth = 0
-        while depth < len(hashes) and (chain := self._by_first.get(hashes[depth])) is not None:
-            blocks = chain.common(hashes, depth)
-            last = bisect_left(chain.stops, blocks)
-            found += [(depth + stop, slots) for stop, slots in zip(chain.stops[:last], chain.masks, strict=False)]
-            found.append((depth + blocks, chain.masks[last]))
-            path.append(chain)
-            depth += blocks
-        for chain in reversed(path):  # a block is never older than what continues it
-            chain.use()
-        return found
+        return self._tree.walk(hashes)
 
     def find(self, slot: int, name: EngineHash) -> Place | None:
         """The block that the slot holds under this name: its chain, and where in it."""
@@ -83,7 +58,7 @@ class HeldBlocks:
     def _chain_called(self, held: SlotBlocks, name: EngineHash) -> Chain | None:
         chain = held.own.get(name)
         if chain is None:
-            chain = self._called.get(name)
+            chain = self._tree.called.get(name)
             if chain is not None and held.chains.get(chain, ()) is not None:
                 return None  # others call a block so
         return chain
@@ -100,7 +75,7 @@ class HeldBlocks:
             self._append(held, place[0], names, hashes)
             place[0].use()
         else:
-            pieces = self._pieces(hashes, place)
+            pieces = self._tree.pieces(hashes, place)
             if self._unheard(held, names) or self._agree(held, names, pieces):
                 self._insert(held, names, hashes, place, pieces)
             else:
@@ -115,7 +90,7 @@ class HeldBlocks:
         return (
             at + 1 == len(chain.names)
             and held.chains[chain] is None
-            and self._by_first.keys().isdisjoint(hashes)
+            and not self._tree.knows(hashes)
             and self._unheard(held, names)
         )
 
@@ -128,39 +103,13 @@ class HeldBlocks:
                 place = None if above is None else self.find(slot, above)
                 if above is not None and place is None:
                     return  # it was the name of the block before it
-                self._insert(held, [name], [block_hash], place, self._pieces([block_hash], place))
+                self._insert(held, [name], [block_hash], place, self._tree.pieces([block_hash], place))
             above = name
-
-    def _pieces(self, hashes: list[int], place: Place | None) -> list[Piece]:
-        """The blocks in pieces: those that are in a chain from `start` on, and those that nobody holds yet, which go
-        to the end of a chain, or into a new one (None)."""
-        chain, start = (place[0], place[1] + 1) if place else (None, 0)
-        pieces: list[Piece] = []
-        at = 0
-        while at < len(hashes):
-            count = chain.common(hashes, at, start) if chain is not None else 0
-            if not count and (child := self._by_first.get(hashes[at])) is not None:
-                chain, start = child, 0
-                continue
-            if not count:
-                if chain is not None and start < len(chain):
-                    chain, start = None, 0
-                count = self._unknown(hashes, at)
-            pieces.append((chain, start, count))
-            at, start = at + count, start + count
-        return pieces
-
-    def _unknown(self, hashes: list[int], at: int) -> int:
-        """How many blocks nobody holds, from the one at `at` that nobody holds."""
-        known = self._by_first
-        if known.keys().isdisjoint(hashes):
-            return len(hashes) - at
-        return next((end for end in range(at + 1, len(hashes)) if hashes[end] in known), len(hashes)) - at
 
     def _unheard(self, held: SlotBlocks, names: list[EngineHash]) -> bool:
         """Whether the names are different ones, and none means a block to anybody."""
         return (
-            self._called.keys().isdisjoint(names)
+            self._tree.called.keys().isdisjoint(names)
             and (len(names) == 1 or len(set(names)) == len(names))
             and (not held.own or held.own.keys().isdisjoint(names))
             and (not held.alias_of or held.alias_of.keys().isdisjoint(names))
@@ -197,15 +146,10 @@ class HeldBlocks:
     def _append(self, held: SlotBlocks, chain: Chain, names: list[EngineHash], hashes: list[int]) -> None:
         """Blocks that nobody holds yet, at the end of a chain."""
         start, spans = len(chain), len(chain.stops)
-        taken = not self._called.keys().isdisjoint(names)
-        chain.append(hashes, [None] * len(names) if taken else names)
-        if not start:
-            self._link(chain)
+        self._tree.append(chain, names, hashes)
         self._call(held, chain, start, names)
-        if not taken:
-            self._called.update(dict.fromkeys(names, chain))
         chain.extend_span(held.bit)
-        self._count(chain, len(hashes), len(chain.stops) - spans)
+        self._tree.count(chain, len(hashes), len(chain.stops) - spans)
         held.blocks += len(hashes)
 
     def _join(self, held: SlotBlocks, chain: Chain, start: int, names: list[EngineHash]) -> None:
@@ -219,7 +163,7 @@ class HeldBlocks:
                 self._call(held, chain, first, called)
                 chain.set_holder(first, last, held.bit, True)
                 held.blocks += last - first
-        self._count(chain, 0, len(chain.stops) - spans)
+        self._tree.count(chain, 0, len(chain.stops) - spans)
 
     # What a slot loses
 
@@ -265,7 +209,7 @@ class HeldBlocks:
         stop = len(chain)
         held.forget_names(chain, start, stop)
         held.blocks -= stop - start
-        rest = self._discard(chain, start, stop)
+        rest = self._tree.cut_end(chain, start)
         if rest is None or not rest.slots() & held.bit:
             del held.chains[chain]
         return rest
@@ -279,7 +223,17 @@ class HeldBlocks:
             held.blocks -= last - first
         if not chain.slots() & held.bit:
             held.chains.pop(chain, None)
-        self._count(chain, 0, len(chain.stops) - spans)
+        self._tree.count(chain, 0, len(chain.stops) - spans)
+
+    def _discard(self, chain: Chain, start: int, stop: int) -> Chain | None:
+        """Forget blocks that nobody holds. Returns the chain that has those before."""
+        if stop < len(chain):
+            slots, (head, tail) = chain.slots(), self._tree.split(chain, stop)
+            for slot in slots_in(slots):
+                self._slots[slot].split(chain, stop, head, tail)
+                self._recount(self._slots[slot])
+            chain = head
+        return self._tree.cut_end(chain, start)
 
     # What it is called
 
@@ -316,55 +270,6 @@ class HeldBlocks:
             held.add_alias(other, heir)
         return True
 
-    # The chains
-
-    def _link(self, chain: Chain) -> None:
-        self._by_first[chain.hashes[0]] = chain
-        if chain.parent is not None:
-            self._continued[chain.parent] = self._continued.get(chain.parent, 0) + 1
-        chain.queue.chains[chain] = None
-
-    def _unlink(self, chain: Chain) -> None:
-        del self._by_first[chain.hashes[0]], chain.queue.chains[chain]
-        if chain.parent is not None:
-            self._continued[chain.parent] -= 1
-            if not self._continued[chain.parent]:
-                del self._continued[chain.parent]
-
-    def _discard(self, chain: Chain, start: int, stop: int) -> Chain | None:
-        """Forget blocks that nobody holds. Returns the chain that has those before."""
-        if stop < len(chain):
-            chain = self._split(chain, stop)
-        for name in chain.names[start:stop]:
-            if name is not None:
-                del self._called[name]
-        if not start:
-            self._unlink(chain)
-        spans = len(chain.stops)
-        chain.truncate(start)
-        self._count(chain, start - stop, len(chain.stops) - spans)
-        return chain if start else None
-
-    def _split(self, chain: Chain, at: int) -> Chain:
-        """Make two chains of one: the larger part stays what it was. Returns the one that ends before block `at`."""
-        slots, spans, parent = chain.slots(), len(chain.stops), chain.hashes[at - 1]
-        if at > len(chain) // 2:
-            head, tail = chain, chain.take(at, len(chain), parent)
-            new = tail
-        else:
-            self._unlink(chain)
-            head, tail = chain.take(0, at, chain.parent), chain
-            chain.parent = parent
-            self._link(head)
-            new = head
-        self._link(tail)
-        self._called.update((name, new) for name in new.names if name is not None)
-        for slot in slots_in(slots):
-            self._slots[slot].split(chain, at, head, tail)
-            self._recount(self._slots[slot])
-        self._count(chain, 0, len(head.stops) + len(tail.stops) - spans)
-        return head
-
     # The bound
 
     def _shrink(self, stored: int) -> None:
@@ -378,14 +283,11 @@ class HeldBlocks:
     def _evict(self) -> int:
         """Take the end of the stalest chain from all who hold it, and return how many blocks that were. Of a chain
         whose last block is continued nothing: what continues it was used later, so it was used then, too."""
-        queue = max(self._queues.values(), key=lambda queue: queue.blocks)
+        queue = max(self._tree.queues.values(), key=lambda queue: queue.blocks)
         chain = next(iter(queue.chains), None)
         if chain is None:
             return 0
-        stop = len(chain)
-        start = stop
-        while start > max(0, stop - EVICTED_AT_ONCE) and chain.hashes[start - 1] not in self._continued:
-            start -= 1
+        start, stop = self._tree.loose_end(chain, EVICTED_AT_ONCE), len(chain)
         if start == stop:
             chain.use()
             return 0
@@ -403,15 +305,7 @@ class HeldBlocks:
     @property
     def nbytes(self) -> int:
         """What all this takes, by the sizes of its parts."""
-        maps = getsizeof(self._by_first) + getsizeof(self._called) + getsizeof(self._continued)
-        chains = len(self._by_first)
-        spans = (self._span_count - chains) * SPAN_BYTES
-        return self._block_bytes + chains * CHAIN_BYTES + spans + maps + self._slot_bytes
-
-    def _count(self, chain: Chain, blocks: int, spans: int) -> None:
-        self._block_bytes += blocks * chain.block_bytes
-        self._span_count += spans
-        chain.queue.blocks += blocks
+        return self._tree.nbytes + self._slot_bytes
 
     def _recount(self, held: SlotBlocks) -> None:
         size = held.size()
@@ -443,21 +337,12 @@ class HeldBlocks:
 
     def check(self) -> None:
         """Raise AssertionError unless the maps agree with each other and the account with what there is."""
-        chains = [chain for queue in self._queues.values() for chain in queue.chains]
-        assert self._by_first == {chain.hashes[0]: chain for chain in chains}
-        assert self._called == {name: chain for chain in chains for name in chain.names if name is not None}
-        assert self._continued == Counter(chain.parent for chain in chains if chain.parent is not None)
-        for chain in chains:
-            chain.check()
+        chains = self._tree.check()
         for slot, held in self._slots.items():
             assert held.chains.keys() == {chain for chain in chains if chain.slots() & held.bit}
             assert held.blocks == sum(last - first for _, first, last in held.spans())
             held.check()
             assert held.nbytes == held.size(), slot
-        for queue in self._queues.values():
-            assert queue.blocks == sum(map(len, queue.chains))
-        assert self._block_bytes == sum(len(chain) * chain.block_bytes for chain in chains)
-        assert self._span_count == sum(len(chain.stops) for chain in chains)
         assert self._slot_bytes == sum(held.nbytes for held in self._slots.values())
 
 
