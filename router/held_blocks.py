@@ -74,6 +74,9 @@ class HeldBlocks:
         if place and self._goes_on(held, names, hashes, place):
             self._append(held, place[0], names, hashes)
             place[0].use()
+        elif place and self._follows(held, names, hashes, place):
+            self._join(held, place[0], place[1] + 1, names)
+            place[0].use()
         else:
             pieces = self._tree.pieces(hashes, place)
             if self._unheard(held, names) or self._agree(held, names, pieces):
@@ -92,6 +95,17 @@ class HeldBlocks:
             and held.chains[chain] is None
             and not self._tree.knows(hashes)
             and self._unheard(held, names)
+        )
+
+    def _follows(self, held: SlotBlocks, names: list[EngineHash], hashes: list[int], place: Place) -> bool:
+        """Whether these are the next blocks of the chain, and the slot calls them as the chain does."""
+        chain, at = place
+        return (
+            chain.names[at + 1 : at + 1 + len(names)] == names
+            and held.chains[chain] is None
+            and not held.own
+            and not held.alias_of
+            and chain.common(hashes, 0, at + 1) == len(hashes)
         )
 
     def _hold_each(self, slot: int, names: list[EngineHash], hashes: list[int], above: EngineHash | None) -> None:
