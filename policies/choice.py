@@ -35,10 +35,11 @@ def choose(policy: Policy, request: RequestView, candidates: Candidates, rng: Ra
     costs = np.asarray(policy(request, candidates), np.float64)
     if costs.shape != (places,):
         raise ValueError(f"the placement policy gave costs of shape {costs.shape} for {places} candidates")
-    lowest = float(costs.min())
-    if isnan(lowest):
-        raise ValueError(f"the placement policy gave a cost that is not a number: {costs.tolist()}")
+    prices: list[float] = costs.tolist()
+    lowest = min(prices)
+    if isnan(sum(prices)):
+        raise ValueError(f"the placement policy gave a cost that is not a number: {prices}")
     if lowest == inf:
         raise NoneSuitable(f"each of {places} workers is over the placement policy's limit for this request")
-    tied = sorted((costs <= lowest + TIE).nonzero()[0].tolist(), key=candidates.keys.__getitem__)
-    return Choice(rng.choice(tied), costs)
+    tied = [position for position, price in enumerate(prices) if price <= lowest + TIE]
+    return Choice(rng.choice(sorted(tied, key=candidates.keys.__getitem__)), costs)

@@ -97,7 +97,7 @@ class Meter(Collector):
         counts.prompt_tokens += decision.prompt_tokens
         counts.predicted_cached_tokens += decision.predicted_cached_tokens
         self.queried.observe(decision.prompt_tokens)
-        self.matched.observe(int(decision.candidates.cached_tokens.max()))
+        self.matched.observe(max(decision.candidates.cached_tokens.tolist()))
         self.selected.observe(decision.predicted_cached_tokens)
         self.unknown_prompts += decision.unknown_prompt is not None
 
