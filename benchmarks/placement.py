@@ -70,9 +70,12 @@ class Lab:
                 high = middle
         return low
 
-    def run(self, policy: str, cell: Cell, faults: Faults) -> Result:
+    def run(self, policy: str, cell: Cell, faults: Faults) -> Result | None:
+        """None: the policy refused requests, and what it did with the others compares with nobody's."""
         scenario = Scenario(FleetSpec(Polynomial(), workers=cell.workers), LoadSpec(cell.speedup), faults)
         flights = simulate(self._trace, scenario, make_policy(policy), policy)
+        if any(flight.rejection is not None for flight in flights):
+            return None
         prompt_tokens = sum(flight.request.input_tokens for flight in flights)
         cached_tokens = sum(flight.cached_tokens for flight in flights)
         return Result(cached_tokens / prompt_tokens, fmean(map(_ttft_ms, flights)), fmean(map(_e2e_ms, flights)))
@@ -138,19 +141,25 @@ def grid(
         knees = dict(zip(sizes, pool.map(lab.knee, sizes), strict=True))
         cells = [Cell(n, load, load * knees[n], lag) for n, load, lag in product(sizes, loads, lags_s)]
         runs = [pool.submit(lab.run, name, cell, Faults(lag_s=cell.lag_s)) for cell in cells for name in names]
-        results = iter([run.result() for run in runs])
-    table = Table("workers", "load", "speed-up", "lag s", "best TTFT, end to end ms", *names)
-    for cell in cells:
-        row = [next(results) for _ in names]
-        table.add_row(f"{cell.workers}", f"{cell.load:g}", f"{cell.speedup:.2f}", f"{cell.lag_s:g}", *_standings(row))
+        results = (run.result() for run in runs)
+        table = Table("workers", "load", "speed-up", "lag s", "best TTFT, end to end ms", *names)
+        for cell in cells:
+            standings = _standings([next(results) for _ in names])
+            row = [f"{cell.workers}", f"{cell.load:g}", f"{cell.speedup:.2f}", f"{cell.lag_s:g}", *standings]
+            click.echo(" | ".join(row), err=True)  # hours of work: none of it is to be lost with the rest
+            table.add_row(*row)
     Console(width=200).print(table)
 
 
-def _standings(row: Sequence[Result]) -> Iterator[str]:
-    best_ttft_ms, best_e2e_ms = min(result.ttft_ms for result in row), min(result.e2e_ms for result in row)
+def _standings(row: Sequence[Result | None]) -> Iterator[str]:
+    answered = [result for result in row if result]
+    best_ttft_ms, best_e2e_ms = min(result.ttft_ms for result in answered), min(result.e2e_ms for result in answered)
     yield f"{best_ttft_ms:.0f}, {best_e2e_ms:.0f}"
     for result in row:
-        yield f"{result.ttft_ms / best_ttft_ms - 1:+.0%} {result.e2e_ms / best_e2e_ms - 1:+.0%}"
+        if result:
+            yield f"{result.ttft_ms / best_ttft_ms - 1:+.0%} {result.e2e_ms / best_e2e_ms - 1:+.0%}"
+        else:
+            yield "refuses"
 
 
 @main.command()
@@ -177,6 +186,9 @@ def faults(trace_path: Path, limit: int | None, processes: int, workers: int, lo
         results = [run.result() for run in runs]
     table = Table("fault", "hit %", "mean TTFT ms", "mean end to end ms", title=f"{policy}, speed-up {speedup:.2f}")
     for name, result in zip([*cases, "none, round_robin"], results, strict=True):
+        if result is None:
+            table.add_row(name, "refuses")
+            continue
         table.add_row(name, f"{result.hit_ratio:.1%}", f"{result.ttft_ms:.0f}", f"{result.e2e_ms:.0f}")
     Console().print(table)
 
