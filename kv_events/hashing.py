@@ -17,7 +17,6 @@ Both cover full blocks only, and take the adapter and the cache salt into the ro
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from hashlib import sha256
 from typing import cast
 
@@ -36,7 +35,6 @@ class UnmappableEvent(ValueError):
     """A stored event says nothing about text prefixes that our hashes could name. The message says why."""
 
 
-@lru_cache(maxsize=1024)
 def root_hash(adapter: str | None = None, salt: str | None = None) -> int:
     """The parent of a prompt's first block (unsigned 64-bit), one for each adapter and salt. An empty salt is none."""
     return _mixed(_SEED, (adapter, salt or None))

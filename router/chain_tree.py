@@ -34,12 +34,22 @@ class ChainTree:
 
     # Finding
 
-    def walk(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
-        """(end, slots) of the stretches of a prompt from its start: who holds the blocks up to `end`. Uses them."""
+    def walk(self, hashes: Sequence[int], expected: int) -> list[tuple[int, int]]:
+        """(end, slots) of the stretches of a prompt from its start: who holds the blocks up to `end`. Uses them.
+
+        It ends at a block that nobody holds, unless that is among the first `expected`, which somebody expects.
+        """
         found: list[tuple[int, int]] = []
         path: list[Chain] = []
         depth = 0
-        while depth < len(hashes) and (chain := self._by_first.get(hashes[depth])) is not None:
+        while depth < len(hashes):
+            chain = self._by_first.get(hashes[depth])
+            if chain is None:
+                if depth >= expected:
+                    break
+                depth += 1
+                found.append((depth, 0))
+                continue
             blocks = chain.common(hashes, depth)
             last = bisect_left(chain.stops, blocks)
             found += [(depth + stop, slots) for stop, slots in zip(chain.stops[:last], chain.masks, strict=False)]

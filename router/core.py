@@ -27,7 +27,7 @@ from policies.views import Candidates, Column, Policy, RequestView
 from protocol.errors import Overloaded
 from protocol.prompt_tokens import PromptTokens
 from protocol.sse import Usage
-from router.fleet import ASSUMED_BLOCK_SIZE, RETRY_AFTER_S, Fleet, Health, Roster, Slot
+from router.fleet import ASSUMED_BLOCK_SIZE, RETRY_AFTER_S, Fleet, Health, Lineup, Slot
 from router.index import Edge, PrefixIndex, ones_at
 from router.load import (
     ACTIVE_REQUESTS,
@@ -91,17 +91,17 @@ class _Prompt(NamedTuple):
     matchable: list[int]  # how many of them can be hits: the last token is always computed
 
 
-def _hash_prompts(request: RouteRequest, roster: Roster) -> dict[int, _Prompt]:
+def _hash_prompts(request: RouteRequest, lineup: Lineup) -> dict[int, _Prompt]:
     """The prompts' block hashes, by block size of the slots that could take them.
 
     Texts share nothing with tokens, nor with texts for another model.
     """
     if not request.prompts:
         return {}
-    sizes: Mapping[int, int] = roster.by_block_size
-    adapter = request.model if roster.is_adapter else None
+    sizes: Mapping[int, int] = lineup.by_block_size
+    adapter = request.model if lineup.is_adapter else None
     if request.unknown_prompt is not None:
-        sizes, adapter = {ASSUMED_BLOCK_SIZE: roster.everyone}, f"text for {request.model}"
+        sizes, adapter = {ASSUMED_BLOCK_SIZE: lineup.everyone}, f"text for {request.model}"
     root = root_hash(adapter, request.cache_salt)
     head = head_key(request.prompts[0], root)
     return {
@@ -210,17 +210,17 @@ class RouterCore:
         if len(self._tickets) >= self._max_in_flight:
             message = f"{self._max_in_flight} requests are in flight, the most this process takes"
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
-        roster = self._fleet.roster(request.model, tried)
-        prompts = _hash_prompts(request, roster)
-        position, decision = self._decide(request, roster, prompts, now, self._rng)
-        return self._reserve(roster.slots[position], decision, prompts, now)
+        lineup = self._fleet.lineup(request.model, tried)
+        prompts = _hash_prompts(request, lineup)
+        position, decision = self._decide(request, lineup, prompts, now, self._rng)
+        return self._reserve(lineup.slots[position], decision, prompts, now)
 
     def explain(self, request: RouteRequest, now: float) -> Decision:
         """What `route` would decide now. Changes nothing, the random generator included."""
         rng = Random()
         rng.setstate(self._rng.getstate())
-        roster = self._fleet.roster(request.model)
-        return self._decide(request, roster, _hash_prompts(request, roster), now, rng)[1]
+        lineup = self._fleet.lineup(request.model)
+        return self._decide(request, lineup, _hash_prompts(request, lineup), now, rng)[1]
 
     def on_first_token(self, ticket: int, now: float) -> None:
         found = self._tickets[ticket]
@@ -246,13 +246,13 @@ class RouterCore:
                 self._index.end_lease(ended.slot.bit, hashes)
 
     def _decide(
-        self, request: RouteRequest, roster: Roster, prompts: dict[int, _Prompt], now: float, rng: Random
+        self, request: RouteRequest, lineup: Lineup, prompts: dict[int, _Prompt], now: float, rng: Random
     ) -> tuple[int, Decision]:
-        """The chosen slot's position in `roster`, and why."""
-        load = self._loads.at(roster.bits, now)
+        """The chosen slot's position in `lineup`, and why."""
+        load = self._loads.at(lineup.bits, now)
         candidates = Candidates(
-            keys=roster.names,
-            cached_tokens=self._cached_tokens(roster, prompts),
+            keys=lineup.names,
+            cached_tokens=self._cached_tokens(lineup, prompts),
             queued_prefill_tokens=load[BACKLOG],
             active_requests=load[ACTIVE_REQUESTS],
             decode_tokens=load[DECODE_TOKENS],
@@ -273,9 +273,9 @@ class RouterCore:
             policy=self._policy_name,
             prompt_tokens=request.prompt_tokens,
             candidates=candidates,
-            cache_states=roster.cache_states,
+            cache_states=lineup.cache_states,
             costs=choice.costs,
-            slot=roster.names[choice.position],
+            slot=lineup.names[choice.position],
             predicted_cached_tokens=int(candidates.cached_tokens[choice.position]),
             unknown_prompt=request.unknown_prompt,
         )
@@ -293,18 +293,18 @@ class RouterCore:
             draw=rng.getrandbits(64),
         )
 
-    def _cached_tokens(self, roster: Roster, prompts: dict[int, _Prompt]) -> Column:
+    def _cached_tokens(self, lineup: Lineup, prompts: dict[int, _Prompt]) -> Column:
         """Prompt tokens that each slot has cached or will have by the time the request gets there."""
-        cached = np.zeros(roster.width)  # by bit
+        cached = np.zeros(lineup.width)  # by bit
         for size, prompt in prompts.items():
             for hashes, matchable in zip(prompt.hashes, prompt.matchable, strict=True):
-                ends = self._index.match(hashes, matchable, prompt.slots, roster.trusted)
+                ends = self._index.match(hashes, matchable, prompt.slots, lineup.trusted)
                 for depth, mask in ends:
                     if mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
                         cached[mask.bit_length() - 1] += depth * size
                     elif depth:
-                        cached += ones_at(mask, roster.width) * (depth * size)
-        return cached[roster.bits]
+                        cached += ones_at(mask, lineup.width) * (depth * size)
+        return cached[lineup.bits]
 
     def _reserve(self, slot: Slot, decision: Decision, prompts: dict[int, _Prompt], now: float) -> Placement:
         self._placed += 1

@@ -84,7 +84,7 @@ def worker_id(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class Lineup:
     """The slots that may serve a model, and what of them stays the same from request to request."""
 
     slots: tuple[Slot, ...]
@@ -98,7 +98,7 @@ class Roster:
     is_adapter: bool  # engines hash an adapter's name into every block
 
     @classmethod
-    def of(cls, slots: Sequence[Slot], model: str | None) -> "Roster":
+    def of(cls, slots: Sequence[Slot], model: str | None) -> "Lineup":
         by_block_size: dict[int, int] = {}
         for slot in slots:
             if slot.block_size:
@@ -125,7 +125,7 @@ class Fleet:
         self._prior_prefill_tokens_per_s = prior_prefill_tokens_per_s
         self._workers: dict[str, Worker] = {}
         self._slots: dict[int, Slot] = {}  # by bit; slots of a worker that left stay until their last request ends
-        self._rosters: dict[str | None, Roster] = {}  # by model that is served; of the fleet as it is
+        self._lineups: dict[str | None, Lineup] = {}  # by model that is served; of the fleet as it is
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -151,25 +151,25 @@ class Fleet:
         if name in self._workers:
             raise Conflict(f"worker {name!r} is here already", param="url")
         self._workers[name] = worker = Worker(name, url.rstrip("/"))
-        self._rosters.clear()
+        self._lineups.clear()
         return worker
 
     def drain(self, worker: Worker) -> None:
         """Place nothing more there; gone once its last request has ended."""
         worker.draining = True
-        self._rosters.clear()
+        self._lineups.clear()
         self.forget_if_drained(worker)
 
     def forget_if_drained(self, worker: Worker) -> None:
         if worker.draining and not worker.in_flight and self._workers.get(worker.id) is worker:
             self._close_slots(worker, worker.slots)
             del self._workers[worker.id]
-            self._rosters.clear()
+            self._lineups.clear()
 
     def up(self, worker: Worker, info: WorkerInfo) -> None:
         """The worker answers, and discovery learned `info`. Slots of ranks that it has no more are closed."""
         worker.health, worker.reason, worker.info = Health.UP, None, info
-        self._rosters.clear()
+        self._lineups.clear()
         self._close_slots(worker, [slot for slot in worker.slots if slot.rank not in info.ranks])
         known = {slot.rank for slot in worker.slots}
         worker.slots += [self._open_slot(worker, rank) for rank in info.ranks if rank not in known]
@@ -184,7 +184,7 @@ class Fleet:
     def down(self, worker: Worker, reason: str) -> None:
         """The worker is gone, and its cache with it."""
         worker.health, worker.reason = Health.DOWN, reason
-        self._rosters.clear()
+        self._lineups.clear()
         for slot in worker.slots:
             self.drop_cache(slot)
             slot.cache_state = CacheState.SYNCING
@@ -198,7 +198,7 @@ class Fleet:
         """What the slot's events say of it, and how far they can be believed."""
         if (cache_state, block_size) != (slot.cache_state, slot.block_size):
             slot.cache_state, slot.block_size = cache_state, block_size
-            self._rosters.clear()
+            self._lineups.clear()
 
     def _open_slot(self, worker: Worker, rank: int) -> Slot:
         name = worker.id if rank == 0 else f"{worker.id}@{rank}"
@@ -223,16 +223,16 @@ class Fleet:
 
     # Choosing from
 
-    def roster(self, model: str | None, tried: Collection[str] = ()) -> Roster:
+    def lineup(self, model: str | None, tried: Collection[str] = ()) -> Lineup:
         """The slots that may serve `model` now, without those of the workers `tried`.
 
         Raises ModelNotFound (no worker serves it), or Unavailable (none that could is up, or all were tried).
         """
         if tried:
-            return Roster.of(self._eligible(model, tried), model)
-        if model not in self._rosters:
-            self._rosters[model] = Roster.of(self._eligible(model, ()), model)
-        return self._rosters[model]
+            return Lineup.of(self._eligible(model, tried), model)
+        if model not in self._lineups:
+            self._lineups[model] = Lineup.of(self._eligible(model, ()), model)
+        return self._lineups[model]
 
     def _eligible(self, model: str | None, tried: Collection[str]) -> list[Slot]:
         serving = [worker for worker in self if worker.serves(model)]

@@ -40,9 +40,9 @@ class HeldBlocks:
 
     # Finding
 
-    def walk(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
-        """(end, slots) of the stretches of a prompt from its start: who holds the blocks up to `end`. Uses them."""
-        return self._tree.walk(hashes)
+    def walk(self, hashes: Sequence[int], expected: int) -> list[tuple[int, int]]:
+        """As the tree's."""
+        return self._tree.walk(hashes, expected)
 
     def find(self, slot: int, name: EngineHash) -> Place | None:
         """The block that the slot holds under this name: its chain, and where in it."""

@@ -18,7 +18,6 @@ same words; counting would keep blocks that are gone, a set at worst forgets a c
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +32,10 @@ from router.orphans import Orphans
 MAX_ORPHANS = 1024
 
 
-@lru_cache(maxsize=1024)  # which slots have something in common changes seldom
 def ones_at(mask: int, width: int) -> NDArray[np.float64]:
     """1 at each of the first `width` bits that is set in `mask`, lowest first; it has no others set."""
     octets = np.frombuffer(mask.to_bytes((width + 7) // 8, "little"), np.uint8)
-    ones = np.unpackbits(octets, count=width, bitorder="little").astype(np.float64)
-    ones.setflags(write=False)
-    return ones
+    return np.unpackbits(octets, count=width, bitorder="little").astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +99,9 @@ class PrefixIndex:
         """
         ends: list[tuple[int, int]] = []
         depth = held_end = held = 0
-        stretches = iter(self._held.walk(hashes))
-        for stretch_end, leased in (*self._leases.stretches(hashes), (blocks, 0)):
+        leases = self._leases.stretches(hashes)
+        stretches = iter(self._held.walk(hashes, leases[-1][0] if leases else 0))
+        for stretch_end, leased in (*leases, (blocks, 0)):
             end = min(stretch_end, blocks)
             while depth < end and slots & ~leased:  # those that expect all up to `end` need not hold it
                 while held_end <= depth:

@@ -171,6 +171,16 @@ def test_a_hole_ends_the_match_and_refilling_it_restores_what_lies_behind(index:
     assert depth(index, path) == 4
 
 
+def test_a_block_behind_one_that_is_only_expected_counts(index: PrefixIndex) -> None:
+    path = (0, 1, 0)
+    index.store(0, stored(0, path, 0))
+    index.remove(0, BlockRemoved((name(0, path[:1]),)))
+    assert depth(index, path) == 0
+    index.lease(0, prompt_hashes(path[:1]))
+    assert depth(index, path) == 3
+    index.end_lease(0, prompt_hashes(path[:1]))
+
+
 def test_removal_by_one_worker_leaves_the_other(index: PrefixIndex) -> None:
     for slot in (0, 1):
         index.store(slot, stored(slot, (0, 1), 0))
