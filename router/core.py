@@ -279,7 +279,7 @@ class RouterCore:
         for size, slots, trusted, _, every_hashes, every_matchable in prompts:
             for hashes, matchable in zip(every_hashes, every_matchable, strict=True):
                 for depth, mask in self._index.match(hashes, matchable, slots, trusted):
-                    if mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
+                    if depth and mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
                         cached[mask.bit_length() - 1] += depth * size
                     elif depth:
                         cached += ones_at(mask, lineup.width) * (depth * size)
