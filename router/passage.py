@@ -9,7 +9,7 @@ from protocol.sse import MAX_JSON_TAIL_BYTES, MAX_STREAM_TAIL_BYTES, Usage, enco
 from router.http.answers import Answer, Response
 from router.http.heads import HOP_BY_HOP, Header, ResponseHead, end_to_end
 from router.http.upstream import Feed, Source
-from router.records import Decision
+from router.records import Decision, Outcome
 
 BACKPRESSURE = (429, 503)
 MAX_BUSY_BYTES = 64 << 10
@@ -33,9 +33,11 @@ class Passage:
         self._busy: bytearray | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether the client has seen any of it."""
-        return self._answer.begun
+    def outcome(self) -> Outcome:
+        """Of an answer that has passed."""
+        if self._busy is not None:
+            return Outcome.REROUTED
+        return Outcome.OK if self.status < 400 else Outcome.REFUSED
 
     @property
     def status(self) -> int:
@@ -89,12 +91,15 @@ class Passage:
     def _headers(self) -> list[Header]:
         return end_to_end(self._head, NOT_PASSED)
 
-    def break_off(self, error: ApiError) -> None:
-        """The answer that began ends here: with an error event where it is a stream, else unfinished, which its client
-        can tell."""
-        if not self._is_stream or not self._answer.extendable or b"content-encoding" in self._head.fields:
+    def break_off(self, error: ApiError) -> Outcome:
+        """No more comes. An answer that had begun ends here: with an error event where it is a stream, else unfinished,
+        which its client can tell. Where none had, another worker may be asked."""
+        if not self._answer.begun:
+            return Outcome.REROUTED
+        if self._is_stream and self._answer.extendable and b"content-encoding" not in self._head.fields:
+            self._answer.closes = True
+            event = encode_event(orjson.dumps(error.body()))
+            self._answer.write([b"\n\n" + event], True)  # the worker may have sent half an event
+        else:
             self._answer.abort()
-            return
-        self._answer.closes = True
-        event = encode_event(orjson.dumps(error.body()))
-        self._answer.write([b"\n\n" + event], True)  # the worker may have sent half an event
+        return Outcome.BROKEN

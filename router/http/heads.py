@@ -125,9 +125,8 @@ def _length(fields: Mapping[bytes, bytes], http_1_1: bool) -> tuple[int | None, 
 
 def _members(fields: Mapping[bytes, bytes], name: bytes) -> frozenset[bytes]:
     """Of a list header."""
-    if name not in fields:
-        return _NONE
-    return frozenset(member.strip().lower() for member in fields[name].split(b","))
+    value = fields.get(name)
+    return _NONE if value is None else frozenset(member.strip().lower() for member in value.split(b","))
 
 
 def bodiless(method: bytes, status: int) -> bool:
@@ -137,7 +136,8 @@ def bodiless(method: bytes, status: int) -> bool:
 
 def end_to_end(head: RequestHead | ResponseHead, dropped: frozenset[bytes]) -> list[Header]:
     """The headers without `dropped` and without those that `connection` names. HOP_BY_HOP should be in `dropped`."""
-    dropped |= _members(head.fields, b"connection")
+    if b"connection" in head.fields:
+        dropped |= _members(head.fields, b"connection")
     return [header for header in head.headers if header[0] not in dropped]
 
 
