@@ -32,7 +32,7 @@ class RequestView(NamedTuple):
     prompt_tokens: int
     """L: exact where the router tokenizes, else estimated from the body."""
     head_key: int | None = None
-    """Of the prompt's first 256 tokens (or all of a shorter one) and the adapter."""
+    """Of the whole blocks in the prompt's first 256 tokens (where there are none, of these tokens) and the adapter."""
     session_key: int | None = None
     """Of the name that the client gives its session: a header, or the body's `user`."""
     follow_up: bool | None = None

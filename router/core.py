@@ -11,7 +11,7 @@ The shells report what happens:
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -21,25 +21,15 @@ import numpy as np
 
 from kv_events.deliveries import Batch, Delivery, Lost, Reset, Synced
 from kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
-from kv_events.hashing import block_hashes, root_hash
+from kv_events.hashing import block_hashes
 from policies.choice import NoneSuitable, choose
-from policies.views import Candidates, Column, Policy, RequestView
+from policies.views import Candidates, Column, Policy, PrefixShare, RequestView
 from protocol.errors import Overloaded
 from protocol.prompt_tokens import PromptTokens
 from protocol.sse import Usage
-from router.fleet import ASSUMED_BLOCK_SIZE, RETRY_AFTER_S, Fleet, Health, Lineup, Slot
+from router.fleet import RETRY_AFTER_S, Fleet, Health, Lineup, Slot
 from router.index import Edge, PrefixIndex, ones_at
-from router.load import (
-    ACTIVE_REQUESTS,
-    BACKLOG,
-    DECODE_TOKENS,
-    LAST_PLACED,
-    MEAN_DECODE_TOKENS,
-    TOKENS_PER_S,
-    TREE_TOKENS,
-    WAITING_REQUESTS,
-    LoadTable,
-)
+from router.load import LoadTable
 from router.records import (
     CacheState,
     Decision,
@@ -64,56 +54,52 @@ COMPUTED = frozenset({Outcome.OK, Outcome.CLIENT_GONE})
 
 
 @dataclass(slots=True)
-class _Ticket:
+class _Placed:
+    """A request that was placed: in flight until it has a `finish`, and a line of the decision log."""
+
     slot: Slot
+    decision: Decision
     leased: list[list[int]]  # block hashes of each prompt, counted in the index until the request ends
     kept_blocks: int | None  # then kept, up to so many of the slot; None: an engine announces them
-    record: "_Record"
-    placed_at: float
     first_token_at: float | None = None
-
-
-@dataclass(slots=True)
-class _Record:
-    """A line of the decision log; `finish` is None while the request runs."""
-
-    decision: Decision
     finish: Finish | None = None
 
 
-class _Prompt(NamedTuple):
-    """A request's prompts as one block size sees them. `slots` have that, a mask."""
+class _Prompts(NamedTuple):
+    """A request's prompts as one block size sees them. The masks: which slots have that, and whom to believe."""
 
     block_size: int
     slots: int
-    head_key: int
+    trusted: int
+    root: int
     hashes: list[list[int]]  # of every full block
     matchable: list[int]  # how many of them can be hits: the last token is always computed
 
 
-def _hash_prompts(request: RouteRequest, lineup: Lineup) -> dict[int, _Prompt]:
-    """The prompts' block hashes, by block size of the slots that could take them.
-
-    Texts share nothing with tokens, nor with texts for another model.
-    """
+def _hash_prompts(request: RouteRequest, lineup: Lineup) -> list[_Prompts]:
+    """The prompts' block hashes, by block size of the slots that could take them, the smallest first."""
     if not request.prompts:
-        return {}
-    sizes: Mapping[int, int] = lineup.by_block_size
-    adapter = request.model if lineup.is_adapter else None
-    if request.unknown_prompt is not None:
-        sizes, adapter = {ASSUMED_BLOCK_SIZE: lineup.everyone}, f"text for {request.model}"
-    root = root_hash(adapter, request.cache_salt)
-    head = head_key(request.prompts[0], root)
-    return {
-        size: _Prompt(
+        return []
+    naming = lineup.tokens if request.unknown_prompt is None else lineup.texts
+    root = naming.root_for(request.cache_salt)
+    return [
+        _Prompts(
             size,
             slots,
-            head,
+            naming.trusted,
+            root,
             [_hashes(tokens, size, root) for tokens in request.prompts],
             [max(0, len(tokens) - 1) // size for tokens in request.prompts],
         )
-        for size, slots in sizes.items()
-    }
+        for size, slots in naming.by_block_size
+    ]
+
+
+def _seen_by(slot: Slot, prompts: list[_Prompts]) -> _Prompts | None:
+    for mine in prompts:
+        if mine.slots >> slot.bit & 1:
+            return mine
+    return None
 
 
 def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) -> list[int]:
@@ -146,9 +132,9 @@ class RouterCore:
         self._loads = LoadTable() if loads is None else loads
         self._fleet = Fleet(self._index, self._loads, prior_prefill_tokens_per_s=prior_prefill_tokens_per_s)
         self._prefix_shares = PrefixShares()
-        self._tickets: dict[int, _Ticket] = {}
+        self._in_flight: dict[int, _Placed] = {}  # by ticket
         self._placed = 0
-        self._log: deque[_Record] = deque(maxlen=max_decisions)
+        self._log: deque[_Placed] = deque(maxlen=max_decisions)
 
     # The fleet
 
@@ -207,7 +193,7 @@ class RouterCore:
 
         Raises ModelNotFound, Unavailable or Overloaded, all with nothing reserved.
         """
-        if len(self._tickets) >= self._max_in_flight:
+        if len(self._in_flight) >= self._max_in_flight:
             message = f"{self._max_in_flight} requests are in flight, the most this process takes"
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S)
         lineup = self._fleet.lineup(request.model, tried)
@@ -223,45 +209,34 @@ class RouterCore:
         return self._decide(request, lineup, _hash_prompts(request, lineup), now, rng)[1]
 
     def on_first_token(self, ticket: int, now: float) -> None:
-        found = self._tickets[ticket]
+        found = self._in_flight[ticket]
         found.first_token_at = now
         found.slot.load.first_token(ticket, now)
 
     def on_finish(self, ticket: int, outcome: Outcome, now: float, usage: Usage | None = None) -> None:
         """The end of a ticket, on every path. A second one for the same ticket is a bug and raises KeyError."""
-        ended = self._tickets.pop(ticket)
-        slot = ended.slot
-        slot.load.finish(ticket, now)
+        ended = self._in_flight.pop(ticket)
+        ended.slot.load.finish(ticket, now)
         self._end_leases(ended, computed=ended.first_token_at is not None and outcome in COMPUTED)
-        ttft_s = None if ended.first_token_at is None else ended.first_token_at - ended.placed_at
-        ended.record.finish = Finish(outcome, now, ttft_s, usage)
-        self._fleet.release_bit(slot)
-        self._fleet.forget_if_drained(slot.worker)
+        ttft_s = None if ended.first_token_at is None else ended.first_token_at - ended.decision.at_s
+        ended.finish = Finish(outcome, now, ttft_s, usage)
+        self._fleet.request_ended(ended.slot)
 
-    def _end_leases(self, ended: _Ticket, *, computed: bool) -> None:
+    def _end_leases(self, ended: _Placed, *, computed: bool) -> None:
+        bit = ended.slot.bit
         for hashes in ended.leased:
             if computed and ended.kept_blocks is not None:
-                self._index.keep_lease(ended.slot.bit, hashes, ended.kept_blocks)
+                self._index.keep_lease(bit, hashes, ended.kept_blocks)
             else:
-                self._index.end_lease(ended.slot.bit, hashes)
+                self._index.end_lease(bit, hashes)
+        ended.leased = []
 
     def _decide(
-        self, request: RouteRequest, lineup: Lineup, prompts: dict[int, _Prompt], now: float, rng: Random
+        self, request: RouteRequest, lineup: Lineup, prompts: list[_Prompts], now: float, rng: Random
     ) -> tuple[int, Decision]:
         """The chosen slot's position in `lineup`, and why."""
-        load = self._loads.at(lineup.bits, now)
-        candidates = Candidates(
-            keys=lineup.names,
-            cached_tokens=self._cached_tokens(lineup, prompts),
-            queued_prefill_tokens=load[BACKLOG],
-            active_requests=load[ACTIVE_REQUESTS],
-            decode_tokens=load[DECODE_TOKENS],
-            mean_decode_tokens=load[MEAN_DECODE_TOKENS],
-            waiting_requests=load[WAITING_REQUESTS],
-            last_placed=load[LAST_PLACED],
-            prefill_tokens_per_s=load[TOKENS_PER_S],
-            tree_tokens=load[TREE_TOKENS],
-        )
+        cached_tokens = self._cached_tokens(lineup, prompts)
+        candidates = Candidates(lineup.names, cached_tokens, *self._loads.at(lineup.bits, now))
         try:
             choice = choose(self._policy, self._view(request, prompts, rng), candidates, rng)
         except NoneSuitable as refusal:
@@ -276,52 +251,55 @@ class RouterCore:
             cache_states=lineup.cache_states,
             costs=choice.costs,
             slot=lineup.names[choice.position],
-            predicted_cached_tokens=int(candidates.cached_tokens[choice.position]),
+            predicted_cached_tokens=int(cached_tokens[choice.position]),
             unknown_prompt=request.unknown_prompt,
         )
         return choice.position, decision
 
-    def _view(self, request: RouteRequest, prompts: dict[int, _Prompt], rng: Random) -> RequestView:
+    def _view(self, request: RouteRequest, prompts: list[_Prompts], rng: Random) -> RequestView:
         """Of several prompts, the first one speaks for the request; of several block sizes, the smallest."""
-        prompt = prompts[min(prompts)] if prompts else None
+        head: int | None = None
+        prefixes: Sequence[PrefixShare] = ()
+        if prompts:
+            first = prompts[0]
+            head = head_key(request.prompts[0], first.hashes[0], first.block_size, first.root)
+            prefixes = self._prefix_shares.of(first.hashes[0], first.block_size)
         return RequestView(
             request.prompt_tokens,
-            head_key=prompt.head_key if prompt else None,
+            head_key=head,
             session_key=session_key(request.session) if request.session else None,
             follow_up=request.follow_up,
-            prefixes=self._prefix_shares.of(prompt.hashes[0], prompt.block_size) if prompt else (),
+            prefixes=prefixes,
             draw=rng.getrandbits(64),
         )
 
-    def _cached_tokens(self, lineup: Lineup, prompts: dict[int, _Prompt]) -> Column:
+    def _cached_tokens(self, lineup: Lineup, prompts: list[_Prompts]) -> Column:
         """Prompt tokens that each slot has cached or will have by the time the request gets there."""
         cached = np.zeros(lineup.width)  # by bit
-        for size, prompt in prompts.items():
-            for hashes, matchable in zip(prompt.hashes, prompt.matchable, strict=True):
-                ends = self._index.match(hashes, matchable, prompt.slots, lineup.trusted)
-                for depth, mask in ends:
+        for size, slots, trusted, _, every_hashes, every_matchable in prompts:
+            for hashes, matchable in zip(every_hashes, every_matchable, strict=True):
+                for depth, mask in self._index.match(hashes, matchable, slots, trusted):
                     if mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
                         cached[mask.bit_length() - 1] += depth * size
                     elif depth:
                         cached += ones_at(mask, lineup.width) * (depth * size)
         return cached[lineup.bits]
 
-    def _reserve(self, slot: Slot, decision: Decision, prompts: dict[int, _Prompt], now: float) -> Placement:
+    def _reserve(self, slot: Slot, decision: Decision, prompts: list[_Prompts], now: float) -> Placement:
         self._placed += 1
         ticket = self._placed
-        mine = next((prompt for prompt in prompts.values() if prompt.slots >> slot.bit & 1), None)
+        mine = _seen_by(slot, prompts)
         leased = mine.hashes if mine else []
         for hashes in leased:
             self._index.lease(slot.bit, hashes)
         silent = decision.unknown_prompt is not None or slot.cache_state is CacheState.UNKNOWN
         kept_blocks = self._assumed_cache_tokens // mine.block_size if mine and silent else None
         if prompts:
-            self._prefix_shares.add(prompts[min(prompts)].hashes[0])
+            self._prefix_shares.add(prompts[0].hashes[0])
         uncached_tokens = decision.prompt_tokens - decision.predicted_cached_tokens
         slot.load.reserve(ticket, decision.prompt_tokens, uncached_tokens, now)
-        record = _Record(decision)
-        self._log.append(record)
-        self._tickets[ticket] = _Ticket(slot, leased, kept_blocks, record, now)
+        self._in_flight[ticket] = placed = _Placed(slot, decision, leased, kept_blocks)
+        self._log.append(placed)
         worker = slot.worker
         rank = slot.rank if len(worker.slots) > 1 else None
         return Placement(ticket, worker.id, worker.url, rank, decision)
@@ -330,7 +308,7 @@ class RouterCore:
 
     @property
     def in_flight(self) -> int:
-        return len(self._tickets)
+        return len(self._in_flight)
 
     @property
     def leased_blocks(self) -> int:
@@ -354,15 +332,15 @@ class RouterCore:
 
     def decisions(self, last: int) -> list[tuple[Decision, Finish | None]]:
         """The last decisions, newest first."""
-        return [(record.decision, record.finish) for record in islice(reversed(self._log), last)]
+        return [(placed.decision, placed.finish) for placed in islice(reversed(self._log), last)]
 
     def check(self) -> None:
         """Raise AssertionError unless load, leases and tickets agree; for tests and idle moments."""
         self._index.check()
         slots = [slot for worker in self._fleet for slot in worker.slots]
         for slot in slots:
-            mine = [ticket for ticket in self._tickets.values() if ticket.slot is slot]
+            mine = [placed for placed in self._in_flight.values() if placed.slot is slot]
             assert slot.load.active_requests == len(mine)
-            assert slot.load.decode_tokens == sum(ticket.record.decision.prompt_tokens for ticket in mine)
-        if not self._tickets:
+            assert slot.load.decode_tokens == sum(placed.decision.prompt_tokens for placed in mine)
+        if not self._in_flight:
             assert self._index.leased_blocks <= self._index.assumed_blocks

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from kv_events.hashing import root_hash
 from protocol.errors import ApiError, Conflict, InvalidRequest, ModelNotFound, NotFound, Unavailable
 from router.index import PrefixIndex
-from router.load import ACTIVE_REQUESTS, BACKLOG, DECODE_TOKENS, TOKENS_PER_S, LoadTable, SlotLoad
+from router.load import LoadTable, SlotLoad
 from router.records import CacheState, SlotReport, WorkerInfo, WorkerReport
 
 RETRY_AFTER_S = 1.0
@@ -84,6 +85,23 @@ def worker_id(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Naming:
+    """How the blocks of a prompt are named, and which slots may have them, as masks."""
+
+    adapter: str | None  # hashed into every block
+    root: int  # of prompts without a salt
+    by_block_size: tuple[tuple[int, int], ...]  # the slots that have each, the smallest first
+    trusted: int  # those whose held blocks may be believed
+
+    @classmethod
+    def of(cls, adapter: str | None, by_block_size: Mapping[int, int], trusted: int) -> "Naming":
+        return cls(adapter, root_hash(adapter), tuple(sorted(by_block_size.items())), trusted)
+
+    def root_for(self, salt: str | None) -> int:
+        return root_hash(self.adapter, salt) if salt else self.root
+
+
+@dataclass(frozen=True, slots=True)
 class Lineup:
     """The slots that may serve a model, and what of them stays the same from request to request."""
 
@@ -91,11 +109,9 @@ class Lineup:
     names: tuple[str, ...]
     bits: NDArray[np.intp]
     width: int  # above every bit
-    by_block_size: Mapping[int, int]  # those that say theirs, as masks
     cache_states: tuple[CacheState, ...]
-    trusted: int  # those whose held blocks may be believed, as a mask
-    everyone: int  # as a mask
-    is_adapter: bool  # engines hash an adapter's name into every block
+    tokens: Naming
+    texts: Naming  # share nothing with tokens, nor with texts for another model; no engine announces them
 
     @classmethod
     def of(cls, slots: Sequence[Slot], model: str | None) -> "Lineup":
@@ -104,16 +120,17 @@ class Lineup:
             if slot.block_size:
                 by_block_size[slot.block_size] = by_block_size.get(slot.block_size, 0) | 1 << slot.bit
         cards = [card for slot in slots if slot.worker.info for card in slot.worker.info.models]
+        is_adapter = any(card.parent for card in cards if card.id == model)
+        live = sum(1 << slot.bit for slot in slots if slot.cache_state is CacheState.LIVE)
+        everyone = sum(1 << slot.bit for slot in slots)
         return cls(
             tuple(slots),
             tuple(slot.id for slot in slots),
             np.array([slot.bit for slot in slots], np.intp),
             1 + max(slot.bit for slot in slots),
-            by_block_size,
             tuple(slot.cache_state for slot in slots),
-            sum(1 << slot.bit for slot in slots if slot.cache_state is CacheState.LIVE),
-            sum(1 << slot.bit for slot in slots),
-            any(card.parent for card in cards if card.id == model),
+            tokens=Naming.of(model if is_adapter else None, by_block_size, live),
+            texts=Naming.of(f"text for {model}", {ASSUMED_BLOCK_SIZE: everyone}, trusted=0),
         )
 
 
@@ -158,9 +175,9 @@ class Fleet:
         """Place nothing more there; gone once its last request has ended."""
         worker.draining = True
         self._lineups.clear()
-        self.forget_if_drained(worker)
+        self._forget_if_drained(worker)
 
-    def forget_if_drained(self, worker: Worker) -> None:
+    def _forget_if_drained(self, worker: Worker) -> None:
         if worker.draining and not worker.in_flight and self._workers.get(worker.id) is worker:
             self._close_slots(worker, worker.slots)
             del self._workers[worker.id]
@@ -213,13 +230,18 @@ class Fleet:
         for slot in closing:
             self._index.close(slot.bit)
             slot.cache_state = CacheState.STALE
-            self.release_bit(slot)
+            self._release_bit(slot)
 
-    def release_bit(self, slot: Slot) -> None:
-        """Called when a request ends: a closed slot's bit is free again after its last one."""
+    def _release_bit(self, slot: Slot) -> None:
+        """A closed slot's bit is free again after its last request."""
         if self._slots.get(slot.bit) is slot and slot not in slot.worker.slots and not slot.load.active_requests:
             del self._slots[slot.bit]
             self._loads.release(slot.bit)
+
+    def request_ended(self, slot: Slot) -> None:
+        """Maybe it was the last one that a closed slot or a drained worker had."""
+        self._release_bit(slot)
+        self._forget_if_drained(slot.worker)
 
     # Choosing from
 
@@ -263,7 +285,7 @@ class Fleet:
 
     def _slot_report(self, slot: Slot, now: float) -> SlotReport:
         stats = self._index.stats(slot.bit)
-        load = [float(column[0]) for column in self._loads.at(np.array([slot.bit]), now)]
+        load = self._loads.at(np.array([slot.bit]), now)
         return SlotReport(
             slot=slot.id,
             rank=slot.rank,
@@ -275,8 +297,8 @@ class Fleet:
             orphans_dropped=stats.orphans_dropped,
             unmappable_events=stats.unmappable,
             evicted_blocks=stats.evicted,
-            active_requests=int(load[ACTIVE_REQUESTS]),
-            queued_prefill_tokens=load[BACKLOG],
-            decode_tokens=int(load[DECODE_TOKENS]),
-            prefill_tokens_per_s=load[TOKENS_PER_S],
+            active_requests=int(load.active_requests[0]),
+            queued_prefill_tokens=float(load.queued_prefill_tokens[0]),
+            decode_tokens=int(load.decode_tokens[0]),
+            prefill_tokens_per_s=float(load.prefill_tokens_per_s[0]),
         )

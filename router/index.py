@@ -100,7 +100,7 @@ class PrefixIndex:
         ends: list[tuple[int, int]] = []
         depth = held_end = held = 0
         leases = self._leases.stretches(hashes)
-        stretches = iter(self._held.walk(hashes, leases[-1][0] if leases else 0))
+        stretches = iter(self._held.walk(hashes, leases[-1][0] if leases else 0) if trusted else ())
         for stretch_end, leased in (*leases, (blocks, 0)):
             end = min(stretch_end, blocks)
             while depth < end and slots & ~leased:  # those that expect all up to `end` need not hold it

@@ -20,11 +20,11 @@ class _Node:
     def __init__(self, hashes: Sequence[int]) -> None:
         self.hashes = hashes
         self.children: dict[int, _Node] = {}  # by the hash of their first block
-        self.leases: Counter[int] = Counter()
+        self.leases: dict[int, int] = {}
         self.slots = 0  # those with leases, as a mask
 
     def lease(self, slot: int) -> None:
-        self.leases[slot] += 1
+        self.leases[slot] = self.leases.get(slot, 0) + 1
         self.slots |= 1 << slot
 
     def end(self, slot: int) -> None:
@@ -112,6 +112,6 @@ class Leases:
             assert all(count > 0 for count in node.leases.values())
             for first, child in node.children.items():
                 assert child.hashes[0] == first
-                assert node is self._root or child.leases <= node.leases
+                assert node is self._root or Counter(child.leases) <= Counter(node.leases)
                 pending.append(child)
         assert blocks == self._blocks

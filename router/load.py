@@ -5,8 +5,9 @@ writes its own plane, and reads the sum of all.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from math import exp
+from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,21 +26,35 @@ MAX_SLOTS = 2048
 
 (
     TAKEN,  # 1: this process has the slot open
-    BACKLOG,  # uncached tokens that waited at DRAINED_AT
-    DRAINED_AT,
+    AT,  # as of when the others are
+    BACKLOG,  # uncached tokens that wait
     ACTIVE_REQUESTS,
-    WAITING_REQUESTS,
     DECODE_TOKENS,
-    MEAN_DECODE_TOKENS,  # at MEAN_AT
-    MEAN_AT,
-    TOKENS_PER_S,
+    EXCESS_TOKENS,  # of the mean of decode tokens over them
+    WAITING_REQUESTS,
     LAST_PLACED,
+    TOKENS_PER_S,
     TREE_TOKENS,
-) = COLUMNS = range(11)
+) = range(10)
+COLUMNS = 10
+WRITTEN = Struct(f"{TOKENS_PER_S - AT + 1}d")
+
+
+class Loads(NamedTuple):
+    """What slots have to do, in columns of the shape (slots,). policies/views.py says what each is."""
+
+    queued_prefill_tokens: Column
+    active_requests: Column
+    decode_tokens: Column
+    mean_decode_tokens: Column
+    waiting_requests: Column
+    last_placed: Column
+    prefill_tokens_per_s: Column
+    tree_tokens: Column
 
 
 class LoadTable:
-    """Cells by column, process and slot; times are the core's clock, which processes that share a table share too.
+    """Cells by process, slot and column; times are the core's clock, which processes that share a table share too.
 
     `buffer` holds the cells and then the slots' names, all zero at first; `lock` is held while a row is taken.
     """
@@ -56,13 +71,14 @@ class LoadTable:
         memory = np.frombuffer(bytearray(size) if buffer is None else buffer, np.uint8)[:size]
         names = memory[-MAX_SLOTS * 8 :]
         self._names = names.view(np.uint64)
-        self._cells = memory[: -names.size].view(np.float64).reshape(len(COLUMNS), processes, MAX_SLOTS)
-        self._process, self._own = process, self._cells[:, process]
+        self._cells = memory[: -names.size].view(np.float64).reshape(processes, MAX_SLOTS, COLUMNS)
+        self._processes, self._process, self._own = processes, process, self._cells[process]
+        self._own_bytes = memoryview(self._own).cast("B")
         self._lock: AbstractContextManager[object] = nullcontext() if lock is None else lock
 
     @staticmethod
     def size_bytes(processes: int) -> int:
-        return (processes * len(COLUMNS) + 1) * MAX_SLOTS * 8
+        return (processes * COLUMNS + 1) * MAX_SLOTS * 8
 
     # Rows
 
@@ -73,54 +89,58 @@ class LoadTable:
         """
         name = xxh3_64_intdigest(slot.encode())
         with self._lock:
-            free = ~self._cells[TAKEN].any(axis=0)
-            same = (self._names == name) & ~free & (self._own[TAKEN] == 0)
+            free = ~self._cells[:, :, TAKEN].any(axis=0)
+            same = (self._names == name) & ~free & (self._own[:, TAKEN] == 0)
             rows = np.flatnonzero(same if same.any() else free)
             if not rows.size:
                 raise RuntimeError(f"{MAX_SLOTS} slots are the most that this router follows")
             row = int(rows[0])
             self._names[row] = name
-            self._own[:, row] = 0
-            self._own[TAKEN, row] = 1
+            self._own[row] = 0
+            self._own[row, TAKEN] = 1
         return row
 
     def release(self, row: int) -> None:
-        self._own[:, row] = 0
+        self._own[row] = 0
 
     def forget_process(self, process: int) -> None:
         """It ended, and all that it had under way with it."""
-        self._cells[:, process] = 0
+        self._cells[process] = 0
 
     # Cells
 
     def write(self, row: int, *cells: float) -> None:
-        """All of this process's cells of a row, but for the first and the last column."""
-        self._own[TAKEN + 1 : TREE_TOKENS, row] = cells
+        """What this process has on a slot: its cells from AT to TOKENS_PER_S."""
+        WRITTEN.pack_into(self._own_bytes, 8 * (row * COLUMNS + AT), *cells)
 
     def write_tree_tokens(self, row: int, tokens: int) -> None:
-        self._own[TREE_TOKENS, row] = tokens
+        self._own[row, TREE_TOKENS] = tokens
 
-    def at(self, rows: NDArray[np.intp], now: float) -> list[Column]:
-        """By column, what the slots `rows` have to do: of all processes, and up to `now`.
+    def at(self, rows: NDArray[np.intp], now: float) -> Loads:
+        """What the slots `rows` have to do: of all processes, and up to `now`.
 
         A process learns how fast its own requests are prefilled, between those of the others. So backlogs shrink each
-        at its own rate, and the slot's rate is the highest of them. LAST_PLACED and TREE_TOKENS are this process's own.
+        at its own rate, and the slot's rate is the highest of them. Last placed and tree tokens are this process's own.
         """
-        columns = [*self._cells.take(rows, axis=2)]  # each of the shape (processes, rows)
-        done = (now - columns[DRAINED_AT]) * columns[TOKENS_PER_S]
-        columns[BACKLOG] = np.maximum(columns[BACKLOG] - done, 0.0)
-        faded = np.exp((columns[MEAN_AT] - now) / DECODE_MEMORY_S)
-        held = columns[DECODE_TOKENS]
-        columns[MEAN_DECODE_TOKENS] = held + (columns[MEAN_DECODE_TOKENS] - held) * faded
-        if len(held) == 1:
-            return [column[0] for column in columns]
-        fastest = columns[TOKENS_PER_S].max(axis=0)
-        own = [column[self._process] for column in columns[LAST_PLACED:]]
-        return [*(column.sum(axis=0) for column in columns[:TOKENS_PER_S]), fastest, *own]
+        cells = self._own.take(rows, axis=0) if self._processes == 1 else self._cells.take(rows, axis=1)
+        _, at, backlog, active, held, excess, waiting, last_placed, rate, tree = cells.T  # each (slots[, processes])
+        age_s = now - at
+        queued = np.maximum(backlog - age_s * rate, 0.0)
+        mean = held + excess * np.exp(age_s / -DECODE_MEMORY_S)
+        loads = Loads(queued, active, held, mean, waiting, last_placed, rate, tree)
+        return loads if self._processes == 1 else self._joint(loads)
+
+    def _joint(self, loads: Loads) -> Loads:
+        """Of columns of the shape (slots, processes)."""
+        sums = Loads(*(column.sum(axis=1) for column in loads))
+        return sums._replace(
+            last_placed=loads.last_placed[:, self._process],
+            prefill_tokens_per_s=loads.prefill_tokens_per_s.max(axis=1),
+            tree_tokens=loads.tree_tokens[:, self._process],
+        )
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(NamedTuple):
     prompt_tokens: int
     placed_at: float
     work_ahead: float  # prefill tokens that had to be done before its first token, its own included
@@ -135,15 +155,13 @@ class PrefillRate:
 
     def __init__(self, prior_tokens_per_s: float) -> None:
         self._tokens, self._seconds = prior_tokens_per_s, 1.0
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self._tokens / self._seconds
+        self.tokens_per_s = prior_tokens_per_s
 
     def observe(self, tokens: float, seconds: float) -> None:
         if tokens > 0 and seconds > 0:
             self._tokens = self._tokens * RATE_MEMORY + tokens
             self._seconds = self._seconds * RATE_MEMORY + seconds
+            self.tokens_per_s = self._tokens / self._seconds
 
 
 class SlotLoad:
@@ -155,12 +173,12 @@ class SlotLoad:
     def __init__(self, table: LoadTable, row: int, prior_prefill_tokens_per_s: float) -> None:
         self._table, self._row = table, row
         self.rate = PrefillRate(prior_prefill_tokens_per_s)
-        self._decode_tokens = 0
+        self.decode_tokens = 0
         self._requests: dict[int, _Request] = {}
         self._waiting: set[int] = set()  # tickets without a first token
         self._backlog: dict[int, float] = {}  # ticket -> uncached tokens not yet done, in order of arrival
-        self._drained_at = 0.0
-        self._mean_decode_tokens, self._mean_at = 0.0, 0.0
+        self._excess_tokens = 0.0  # of the mean of decode tokens over decode_tokens
+        self._at_s = 0.0  # up to then the backlog is done and the mean has followed
         self._last_placed = 0
         self._write()
 
@@ -168,51 +186,49 @@ class SlotLoad:
     def active_requests(self) -> int:
         return len(self._requests)
 
-    @property
-    def decode_tokens(self) -> int:
-        return self._decode_tokens
-
     def reserve(self, ticket: int, prompt_tokens: int, uncached_tokens: int, now: float) -> None:
-        self._drain(now)
-        self._requests[ticket] = _Request(prompt_tokens, now, sum(self._backlog.values()) + uncached_tokens)
+        self._advance(now)
         self._backlog[ticket] = uncached_tokens
+        self._requests[ticket] = _Request(prompt_tokens, now, sum(self._backlog.values()))
         self._waiting.add(ticket)
         self._last_placed = ticket
-        self._hold(prompt_tokens, now)
+        self._hold(prompt_tokens)
 
     def first_token(self, ticket: int, now: float) -> None:
         if ticket not in self._waiting:
             return
+        self._advance(now)
+        self._prefilled(ticket)
         request = self._requests[ticket]
-        self._answers(ticket, now)
         self.rate.observe(request.work_ahead, now - request.placed_at)
         self._write()
 
     def finish(self, ticket: int, now: float) -> None:
-        self._answers(ticket, now)
-        self._hold(-self._requests.pop(ticket).prompt_tokens, now)
+        self._advance(now)
+        self._prefilled(ticket)
+        self._hold(-self._requests.pop(ticket).prompt_tokens)
 
     def holds(self, tree_tokens: int) -> None:
         """KV tokens that the slot's cache is known to hold."""
         self._table.write_tree_tokens(self._row, tree_tokens)
 
-    def _hold(self, tokens: int, now: float) -> None:
-        share = exp((self._mean_at - now) / DECODE_MEMORY_S)
-        self._mean_decode_tokens = self._decode_tokens + (self._mean_decode_tokens - self._decode_tokens) * share
-        self._mean_at = now
-        self._decode_tokens += tokens
+    def _hold(self, tokens: int) -> None:
+        """So many more, or less: their mean is what it was."""
+        self.decode_tokens += tokens
+        self._excess_tokens -= tokens
         self._write()
 
-    def _answers(self, ticket: int, now: float) -> None:
-        """Its prefill is over, done or not."""
-        self._drain(now)
+    def _prefilled(self, ticket: int) -> None:
+        """Done or not, its prefill is over."""
         self._waiting.discard(ticket)
         self._backlog.pop(ticket, None)
 
-    def _drain(self, now: float) -> None:
-        """What was prefilled since the last time: the oldest request first."""
-        budget = (now - self._drained_at) * self.rate.tokens_per_s
-        self._drained_at = now
+    def _advance(self, now: float) -> None:
+        """What happened since the last time: the oldest requests were prefilled first, and the mean followed."""
+        age_s = now - self._at_s
+        self._at_s = now
+        self._excess_tokens *= exp(-age_s / DECODE_MEMORY_S)
+        budget = age_s * self.rate.tokens_per_s
         while self._backlog and budget > 0:
             oldest = next(iter(self._backlog))
             left = self._backlog[oldest] - budget
@@ -225,13 +241,12 @@ class SlotLoad:
     def _write(self) -> None:
         self._table.write(
             self._row,
+            self._at_s,
             sum(self._backlog.values()),
-            self._drained_at,
             len(self._requests),
+            self.decode_tokens,
+            self._excess_tokens,
             len(self._waiting),
-            self._decode_tokens,
-            self._mean_decode_tokens,
-            self._mean_at,
-            self.rate.tokens_per_s,
             self._last_placed,
+            self.rate.tokens_per_s,
         )

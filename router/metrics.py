@@ -97,7 +97,8 @@ class Meter(Collector):
         counts.prompt_tokens += decision.prompt_tokens
         counts.predicted_cached_tokens += decision.predicted_cached_tokens
         self.queried.observe(decision.prompt_tokens)
-        self.matched.observe(max(decision.candidates.cached_tokens.tolist()))
+        cached = decision.candidates.cached_tokens
+        self.matched.observe(cached.item(cached.argmax()))
         self.selected.observe(decision.predicted_cached_tokens)
         self.unknown_prompts += decision.unknown_prompt is not None
 
@@ -154,22 +155,21 @@ class MeteredCore(RouterCore):
     def __init__(self, *args: Any, meter: Meter, **options: Any) -> None:
         super().__init__(*args, **options)
         self._meter = meter
-        self._placements: dict[int, tuple[str, float]] = {}  # ticket -> (slot, placed at); one for each in flight
 
     def route(self, request: RouteRequest, now: float, *, tried: Collection[str] = ()) -> Placement:
         placement = super().route(request, now, tried=tried)
-        self._placements[placement.ticket] = placement.decision.slot, now
         self._meter.placed(placement.decision)
         return placement
 
     def on_first_token(self, ticket: int, now: float) -> None:
         super().on_first_token(ticket, now)
-        slot, placed_at = self._placements[ticket]
-        self._meter.slots[slot].ttft_s.observe(now - placed_at)
+        decision = self._in_flight[ticket].decision
+        self._meter.slots[decision.slot].ttft_s.observe(now - decision.at_s)
 
     def on_finish(self, ticket: int, outcome: Outcome, now: float, usage: Usage | None = None) -> None:
+        slot = self._in_flight[ticket].decision.slot
         super().on_finish(ticket, outcome, now, usage)
-        self._meter.finished(self._placements.pop(ticket)[0], outcome, usage)
+        self._meter.finished(slot, outcome, usage)
 
     def on_kv_events(self, worker: str, rank: int, delivery: Delivery) -> None:
         super().on_kv_events(worker, rank, delivery)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from kv_events.deliveries import Lost
-from kv_events.hashing import root_hash
+from kv_events.hashing import block_hashes, root_hash
 from policies.registry import make_policy
 from policies.views import SHARE_WINDOW, Candidates, RequestView
 from protocol.errors import Conflict, InvalidRequest, ModelNotFound, NotFound, Overloaded, Unavailable
@@ -18,7 +18,7 @@ from protocol.sse import Usage
 from router.core import RouterCore
 from router.fleet import ASSUMED_BLOCK_SIZE
 from router.records import CacheState, ModelCard, Outcome, Placement, RouteRequest, WorkerInfo
-from router.request_view import head_key, session_key
+from router.request_view import session_key
 from tests.router.conftest import MakeCore
 from tests.router.fakes import SIZE, FakeEngine, ask
 
@@ -190,7 +190,7 @@ def test_a_policy_sees_all_that_is_known(make_core: MakeCore) -> None:
     finish(core, core.route(asked, 0.0).ticket, core.route(asked, 0.0).ticket)
     (first, place), (second, _) = seen
     assert (first.session_key, first.follow_up) == (session_key("s"), True)
-    assert first.head_key == head_key(PROMPT, root_hash())
+    assert first.head_key == block_hashes(PROMPT, SIZE, root_hash())[-1], "of its whole blocks"
     assert [each.tokens for each in first.prefixes] == [SIZE, 2 * SIZE, 4 * SIZE, 8 * SIZE]
     assert (first.prefixes[0].share, second.prefixes[0].share) == (1 / SHARE_WINDOW, 2 / SHARE_WINDOW)
     assert first.draw != second.draw

@@ -8,20 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load import (
-    ACTIVE_REQUESTS,
-    BACKLOG,
-    DECODE_MEMORY_S,
-    DECODE_TOKENS,
-    LAST_PLACED,
-    MAX_SLOTS,
-    MEAN_DECODE_TOKENS,
-    TREE_TOKENS,
-    WAITING_REQUESTS,
-    LoadTable,
-    PrefillRate,
-    SlotLoad,
-)
+from router.load import DECODE_MEMORY_S, MAX_SLOTS, LoadTable, PrefillRate, SlotLoad
 
 
 class Load(SlotLoad):
@@ -32,18 +19,18 @@ class Load(SlotLoad):
         self.row = self.table.take(slot)
         super().__init__(self.table, self.row, prior_prefill_tokens_per_s)
 
-    def cell(self, column: int, now: float) -> float:
-        return float(self.table.at(np.array([self.row]), now)[column][0])
+    def cell(self, column: str, now: float) -> float:
+        return float(getattr(self.table.at(np.array([self.row]), now), column)[0])
 
     def queued_prefill_tokens(self, now: float) -> float:
-        return self.cell(BACKLOG, now)
+        return self.cell("queued_prefill_tokens", now)
 
     def mean_decode_tokens(self, now: float) -> float:
-        return self.cell(MEAN_DECODE_TOKENS, now)
+        return self.cell("mean_decode_tokens", now)
 
     @property
     def waiting_requests(self) -> float:
-        return self.cell(WAITING_REQUESTS, 0.0)
+        return self.cell("waiting_requests", 0.0)
 
 
 def test_backlog_counts_uncached_tokens_until_the_first_token() -> None:
@@ -163,12 +150,16 @@ def test_processes_see_the_sum() -> None:
     second.holds(64)
     for load in (first, second):
         assert load.queued_prefill_tokens(0.0) == 800
-        assert (load.cell(ACTIVE_REQUESTS, 0.0), load.waiting_requests, load.cell(DECODE_TOKENS, 0.0)) == (2, 2, 1500)
+        assert (load.cell("active_requests", 0.0), load.waiting_requests, load.cell("decode_tokens", 0.0)) == (
+            2,
+            2,
+            1500,
+        )
         assert load.mean_decode_tokens(1000.0) == pytest.approx(1500)
-    assert (first.cell(LAST_PLACED, 0.0), second.cell(LAST_PLACED, 0.0)) == (1, 7), "each counts its own"
-    assert (first.cell(TREE_TOKENS, 0.0), second.cell(TREE_TOKENS, 0.0)) == (0, 64)
+    assert (first.cell("last_placed", 0.0), second.cell("last_placed", 0.0)) == (1, 7), "each counts its own"
+    assert (first.cell("tree_tokens", 0.0), second.cell("tree_tokens", 0.0)) == (0, 64)
     second.finish(7, now=0.0)
-    assert (first.queued_prefill_tokens(0.0), first.cell(ACTIVE_REQUESTS, 0.0)) == (300, 1)
+    assert (first.queued_prefill_tokens(0.0), first.cell("active_requests", 0.0)) == (300, 1)
 
 
 def test_processes_learn_their_share_of_a_slot_s_rate() -> None:
@@ -193,7 +184,7 @@ def test_a_process_that_ended_leaves_nothing() -> None:
     first, second = (Load(1e-9, table) for table in tables)
     second.reserve(1, 1000, 300, now=0.0)
     tables[0].forget_process(1)
-    assert (first.queued_prefill_tokens(0.0), first.cell(ACTIVE_REQUESTS, 0.0)) == (0, 0)
+    assert (first.queued_prefill_tokens(0.0), first.cell("active_requests", 0.0)) == (0, 0)
 
 
 def test_rows_are_taken_by_name_and_given_back() -> None:

@@ -2,16 +2,28 @@
 
 from random import Random
 
+from kv_events.hashing import block_hashes
 from policies.views import SHARE_WINDOW
 from router.request_view import HEAD_TOKENS, PrefixShares, head_key, session_key
 
 
-def test_head_key_is_of_the_head_and_the_root() -> None:
+def key_of(prompt: list[int], root: int = 5, block_size: int = 64) -> int:
+    return head_key(prompt, block_hashes(prompt, block_size, root), block_size, root)
+
+
+def test_head_key_is_of_the_head_s_whole_blocks_and_the_root() -> None:
     prompt = list(range(HEAD_TOKENS))
-    assert head_key([*prompt, 1], 5) == head_key([*prompt, 2], 5)
-    assert head_key(prompt, 5) != head_key(prompt, 6)
-    assert head_key(prompt[:-1], 5) != head_key(prompt, 5)
-    assert head_key([], 5) == 5
+    assert key_of([*prompt, *range(64)]) == key_of([*prompt, *range(1, 65)])
+    assert key_of(prompt) != key_of(prompt, root=6)
+    assert key_of([*prompt[:-1], 0]) != key_of(prompt)
+    assert key_of(prompt[:100]) == key_of(prompt[:64]) != key_of(prompt)
+
+
+def test_head_key_of_less_than_a_block() -> None:
+    assert key_of([1, 2]) != key_of([1, 3])
+    assert key_of([1, 2]) != key_of([1, 2], root=6)
+    assert key_of([*range(HEAD_TOKENS), 1], block_size=512) == key_of([*range(HEAD_TOKENS), 2], block_size=512)
+    assert key_of([]) == 5
 
 
 def test_session_keys_tell_sessions_apart() -> None:
