@@ -53,53 +53,38 @@ COMPUTED = frozenset({Outcome.OK, Outcome.CLIENT_GONE})
 """With one of these, and a first token, a prompt has been computed by a worker that is still there."""
 
 
+class _Prompt(NamedTuple):
+    """One of a request's prompts, as one block size sees it. The masks: which slots have that, and whom to believe."""
+
+    block_size: int
+    slots: int
+    trusted: int
+    root: int
+    hashes: list[int]  # of every full block
+    matchable: int  # how many of them can be hits: the last token is always computed
+
+
 @dataclass(slots=True)
 class _Placed:
     """A request that was placed: in flight until it has a `finish`, and a line of the decision log."""
 
     slot: Slot
     decision: Decision
-    leased: list[list[int]]  # block hashes of each prompt, counted in the index until the request ends
+    leased: list[_Prompt]  # whose blocks are counted in the index until the request ends
     kept_blocks: int | None  # then kept, up to so many of the slot; None: an engine announces them
     first_token_at: float | None = None
     finish: Finish | None = None
 
 
-class _Prompts(NamedTuple):
-    """A request's prompts as one block size sees them. The masks: which slots have that, and whom to believe."""
-
-    block_size: int
-    slots: int
-    trusted: int
-    root: int
-    hashes: list[list[int]]  # of every full block
-    matchable: list[int]  # how many of them can be hits: the last token is always computed
-
-
-def _hash_prompts(request: RouteRequest, lineup: Lineup) -> list[_Prompts]:
-    """The prompts' block hashes, by block size of the slots that could take them, the smallest first."""
-    if not request.prompts:
-        return []
+def _hash_prompts(request: RouteRequest, lineup: Lineup) -> list[_Prompt]:
+    """For each block size of the slots that could take them, the smallest first, all prompts."""
     naming = lineup.tokens if request.unknown_prompt is None else lineup.texts
     root = naming.root_for(request.cache_salt)
     return [
-        _Prompts(
-            size,
-            slots,
-            naming.trusted,
-            root,
-            [_hashes(tokens, size, root) for tokens in request.prompts],
-            [max(0, len(tokens) - 1) // size for tokens in request.prompts],
-        )
+        _Prompt(size, slots, naming.trusted, root, _hashes(tokens, size, root), max(0, len(tokens) - 1) // size)
         for size, slots in naming.by_block_size
+        for tokens in request.prompts
     ]
-
-
-def _seen_by(slot: Slot, prompts: list[_Prompts]) -> _Prompts | None:
-    for mine in prompts:
-        if mine.slots >> slot.bit & 1:
-            return mine
-    return None
 
 
 def _hashes(tokens: PromptTokens | Sequence[int], block_size: int, root: int) -> list[int]:
@@ -224,15 +209,15 @@ class RouterCore:
 
     def _end_leases(self, ended: _Placed, *, computed: bool) -> None:
         bit = ended.slot.bit
-        for hashes in ended.leased:
+        for prompt in ended.leased:
             if computed and ended.kept_blocks is not None:
-                self._index.keep_lease(bit, hashes, ended.kept_blocks)
+                self._index.keep_lease(bit, prompt.hashes, ended.kept_blocks)
             else:
-                self._index.end_lease(bit, hashes)
+                self._index.end_lease(bit, prompt.hashes)
         ended.leased = []
 
     def _decide(
-        self, request: RouteRequest, lineup: Lineup, prompts: list[_Prompts], now: float, rng: Random
+        self, request: RouteRequest, lineup: Lineup, prompts: list[_Prompt], now: float, rng: Random
     ) -> tuple[int, Decision]:
         """The chosen slot's position in `lineup`, and why."""
         cached_tokens = self._cached_tokens(lineup, prompts)
@@ -256,14 +241,14 @@ class RouterCore:
         )
         return choice.position, decision
 
-    def _view(self, request: RouteRequest, prompts: list[_Prompts], rng: Random) -> RequestView:
+    def _view(self, request: RouteRequest, prompts: list[_Prompt], rng: Random) -> RequestView:
         """Of several prompts, the first one speaks for the request; of several block sizes, the smallest."""
         head: int | None = None
         prefixes: Sequence[PrefixShare] = ()
         if prompts:
             first = prompts[0]
-            head = head_key(request.prompts[0], first.hashes[0], first.block_size, first.root)
-            prefixes = self._prefix_shares.of(first.hashes[0], first.block_size)
+            head = head_key(request.prompts[0], first.hashes, first.block_size, first.root)
+            prefixes = self._prefix_shares.of(first.hashes, first.block_size)
         return RequestView(
             request.prompt_tokens,
             head_key=head,
@@ -273,32 +258,32 @@ class RouterCore:
             draw=rng.getrandbits(64),
         )
 
-    def _cached_tokens(self, lineup: Lineup, prompts: list[_Prompts]) -> Column:
+    def _cached_tokens(self, lineup: Lineup, prompts: list[_Prompt]) -> Column:
         """Prompt tokens that each slot has cached or will have by the time the request gets there."""
         cached = np.zeros(lineup.width)  # by bit
-        for size, slots, trusted, _, every_hashes, every_matchable in prompts:
-            for hashes, matchable in zip(every_hashes, every_matchable, strict=True):
-                for depth, mask in self._index.match(hashes, matchable, slots, trusted):
-                    if mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
-                        cached[mask.bit_length() - 1] += depth * size
-                    elif depth:
-                        cached += ones_at(mask, lineup.width) * (depth * size)
+        for prompt in prompts:
+            ends = self._index.match(prompt.hashes, prompt.matchable, prompt.slots, prompt.trusted)
+            for depth, mask in ends:
+                tokens = depth * prompt.block_size
+                if tokens and mask & (mask - 1) == 0:  # one slot: a worker with a conversation of its own
+                    cached[mask.bit_length() - 1] += tokens
+                elif tokens:
+                    cached += ones_at(mask, lineup.width) * tokens
         return cached[lineup.bits]
 
-    def _reserve(self, slot: Slot, decision: Decision, prompts: list[_Prompts], now: float) -> Placement:
+    def _reserve(self, slot: Slot, decision: Decision, prompts: list[_Prompt], now: float) -> Placement:
         self._placed += 1
         ticket = self._placed
-        mine = _seen_by(slot, prompts)
-        leased = mine.hashes if mine else []
-        for hashes in leased:
-            self._index.lease(slot.bit, hashes)
+        mine = [prompt for prompt in prompts if prompt.slots >> slot.bit & 1]
+        for prompt in mine:
+            self._index.lease(slot.bit, prompt.hashes)
         silent = decision.unknown_prompt is not None or slot.cache_state is CacheState.UNKNOWN
-        kept_blocks = self._assumed_cache_tokens // mine.block_size if mine and silent else None
+        kept_blocks = self._assumed_cache_tokens // mine[0].block_size if mine and silent else None
         if prompts:
-            self._prefix_shares.add(prompts[0].hashes[0])
+            self._prefix_shares.add(prompts[0].hashes)
         uncached_tokens = decision.prompt_tokens - decision.predicted_cached_tokens
         slot.load.reserve(ticket, decision.prompt_tokens, uncached_tokens, now)
-        self._in_flight[ticket] = placed = _Placed(slot, decision, leased, kept_blocks)
+        self._in_flight[ticket] = placed = _Placed(slot, decision, mine, kept_blocks)
         self._log.append(placed)
         worker = slot.worker
         rank = slot.rank if len(worker.slots) > 1 else None

@@ -240,8 +240,9 @@ class Fleet:
 
     def request_ended(self, slot: Slot) -> None:
         """Maybe it was the last one that a closed slot or a drained worker had."""
-        self._release_bit(slot)
-        self._forget_if_drained(slot.worker)
+        if not slot.load.active_requests:
+            self._release_bit(slot)
+            self._forget_if_drained(slot.worker)
 
     # Choosing from
 

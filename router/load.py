@@ -140,12 +140,6 @@ class LoadTable:
         )
 
 
-class _Request(NamedTuple):
-    prompt_tokens: int
-    placed_at: float
-    work_ahead: float  # prefill tokens that had to be done before its first token, its own included
-
-
 class PrefillRate:
     """Prefill tokens/s of a slot, learned from first tokens; `prior` counts as one second of observation.
 
@@ -174,39 +168,42 @@ class SlotLoad:
         self._table, self._row = table, row
         self.rate = PrefillRate(prior_prefill_tokens_per_s)
         self.decode_tokens = 0
-        self._requests: dict[int, _Request] = {}
-        self._waiting: set[int] = set()  # tickets without a first token
-        self._backlog: dict[int, float] = {}  # ticket -> uncached tokens not yet done, in order of arrival
+        self._prompt_tokens: dict[int, int] = {}  # of each ticket
+        self._waiting: dict[int, tuple[float, float]] = {}  # those without a first token: placed at, prefill until then
+        self._backlog: dict[int, float] = {}  # of these, uncached tokens not yet done, in order of arrival
         self._excess_tokens = 0.0  # of the mean of decode tokens over decode_tokens
-        self._at_s = 0.0  # up to then the backlog is done and the mean has followed
+        self._at = 0.0  # up to then the backlog is done and the mean has followed
         self._last_placed = 0
         self._write()
 
     @property
     def active_requests(self) -> int:
-        return len(self._requests)
+        return len(self._prompt_tokens)
 
     def reserve(self, ticket: int, prompt_tokens: int, uncached_tokens: int, now: float) -> None:
         self._advance(now)
+        self._prompt_tokens[ticket] = prompt_tokens
         self._backlog[ticket] = uncached_tokens
-        self._requests[ticket] = _Request(prompt_tokens, now, sum(self._backlog.values()))
-        self._waiting.add(ticket)
+        self._waiting[ticket] = now, sum(self._backlog.values())
         self._last_placed = ticket
         self._hold(prompt_tokens)
+        self._write()
 
     def first_token(self, ticket: int, now: float) -> None:
         if ticket not in self._waiting:
             return
         self._advance(now)
-        self._prefilled(ticket)
-        request = self._requests[ticket]
-        self.rate.observe(request.work_ahead, now - request.placed_at)
+        placed_at, prefill_tokens = self._waiting.pop(ticket)
+        self._backlog.pop(ticket, None)
+        self.rate.observe(prefill_tokens, now - placed_at)
         self._write()
 
     def finish(self, ticket: int, now: float) -> None:
         self._advance(now)
-        self._prefilled(ticket)
-        self._hold(-self._requests.pop(ticket).prompt_tokens)
+        self._waiting.pop(ticket, None)
+        self._backlog.pop(ticket, None)
+        self._hold(-self._prompt_tokens.pop(ticket))
+        self._write()
 
     def holds(self, tree_tokens: int) -> None:
         """KV tokens that the slot's cache is known to hold."""
@@ -216,18 +213,12 @@ class SlotLoad:
         """So many more, or less: their mean is what it was."""
         self.decode_tokens += tokens
         self._excess_tokens -= tokens
-        self._write()
-
-    def _prefilled(self, ticket: int) -> None:
-        """Done or not, its prefill is over."""
-        self._waiting.discard(ticket)
-        self._backlog.pop(ticket, None)
 
     def _advance(self, now: float) -> None:
         """What happened since the last time: the oldest requests were prefilled first, and the mean followed."""
-        age_s = now - self._at_s
-        self._at_s = now
-        self._excess_tokens *= exp(-age_s / DECODE_MEMORY_S)
+        age_s = now - self._at
+        self._at = now
+        self._excess_tokens *= exp(age_s / -DECODE_MEMORY_S)
         budget = age_s * self.rate.tokens_per_s
         while self._backlog and budget > 0:
             oldest = next(iter(self._backlog))
@@ -241,9 +232,9 @@ class SlotLoad:
     def _write(self) -> None:
         self._table.write(
             self._row,
-            self._at_s,
+            self._at,
             sum(self._backlog.values()),
-            len(self._requests),
+            len(self._prompt_tokens),
             self.decode_tokens,
             self._excess_tokens,
             len(self._waiting),
