@@ -65,11 +65,12 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def chat_request(fields: Mapping[str, Any]) -> ChatRequest:
+def chat_request(fields: Mapping[str, Any], continued: bool = False) -> ChatRequest:
+    """`continued`: other messages come before these, so that there may be none."""
     stream, include_usage = _streaming(fields)
     return ChatRequest(
         model=_model(fields),
-        messages=_messages(fields.get("messages")),
+        messages=_messages(fields.get("messages"), 0 if continued else 1),
         stream=stream,
         include_usage=include_usage,
         cache_salt=_cache_salt(fields),
@@ -126,8 +127,8 @@ def _cache_salt(fields: Mapping[str, Any]) -> str | None:
     return salt
 
 
-def _messages(messages: object) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(messages, list) or not messages:
+def _messages(messages: object, at_least: int) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(messages, list) or len(messages) < at_least:
         raise wrong_value("messages", "a non-empty list", messages)
     for place, message in enumerate(messages):
         if not _is_message(message):
