@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
@@ -54,8 +54,7 @@ class Printer:
         return self.by_message.pieces(seen, self._variables, silent)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrintedChat:
+class PrintedChat(NamedTuple):
     """A chat that was printed and tokenized: `head`, its first messages, seen by the template wherever it likes;
     what is printed `before` any message; the characters at which messages end in the text; and its tokens."""
 

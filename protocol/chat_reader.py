@@ -37,13 +37,11 @@ _OPTIONS = (
 class Chat(NamedTuple):
     """A chat that begins with the first `known_messages` of a `known` conversation; `request` has only those behind.
 
-    `from_list` is the body from the list of messages on, as far as one can tell without parsing it. `options` is JSON
-    that says what, beside the messages, matters for the prompt; the known conversation's are the same. `first_answer`
-    is the place of an assistant's first message.
+    `from_list` is the body from the list of messages on, as far as one can tell without parsing it. `first_answer` is
+    the place of an assistant's first message.
     """
 
     request: ChatRequest
-    options: bytes
     first_answer: int | None
     body: bytes
     from_list: bytes
@@ -75,14 +73,14 @@ class ChatReader:
         if continued is not None:
             return continued
         request = parse_chat(body)
-        return Chat(request, _options(request), _first_answer(request, 0), body, from_list)
+        return Chat(request, _first_answer(request, 0), body, from_list)
 
     def keep(self, chat: Chat, transcript: Transcript) -> None:
         """What became of a chat."""
         ends = self._message_ends(chat)
         if ends:
-            key = chat.from_list[: ends[-1]]
-            self._cache.keep(Conversation(key, ends, chat.options, chat.first_answer, transcript))
+            options = chat.known.options if chat.known else _options(chat.request)
+            self._cache.keep(Conversation(chat.from_list[: ends[-1]], ends, options, chat.first_answer, transcript))
 
     def _continued(self, body: bytes, from_list: bytes, known: Conversation, common: int) -> Chat | None:
         """None where it does not continue that one, or is not as it should be."""
@@ -98,13 +96,12 @@ class ChatReader:
             request = chat_request(fields, continued=True)
         except InvalidRequest:  # to be said of the whole
             return None
-        options = _options(request)
-        if options != known.options:
+        if _options(request) != known.options:
             return None
         first_answer = known.first_answer
         if first_answer is None or first_answer >= count:
             first_answer = _first_answer(request, count)
-        return Chat(request, options, first_answer, body, from_list, known, count)
+        return Chat(request, first_answer, body, from_list, known, count)
 
     def _message_ends(self, chat: Chat) -> "array[int] | None":
         """Where each message ends in the list; None where that list is not the chat's messages."""
@@ -129,6 +126,7 @@ class ChatReader:
 
 
 def _options(request: ChatRequest) -> bytes:
+    """What, beside the messages, matters for the prompt."""
     return orjson.dumps([request.fields.get(name) for name in _OPTIONS])
 
 

@@ -26,7 +26,7 @@ class Conversation:
     """Messages as bytes of a JSON list, and what they became.
 
     `key` goes from the list's "[" to where the last message ends; each, in the order of `message_ends`, ends there.
-    `first_answer` is the place of an assistant's first message. For `options` see Chat.
+    `options` is what else mattered, as JSON; `first_answer` the place of an assistant's first message.
     """
 
     key: bytes

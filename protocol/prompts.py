@@ -4,9 +4,8 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from protocol.chat_encoder import ChatEncoder, PrintedChat, Printer, Template
 from protocol.chat_reader import Chat
@@ -37,8 +36,7 @@ _ONLY_PLAIN = ("chat_template", "continue_final_message", "add_special_tokens")
 """Fields that transformers itself has to see to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoding(NamedTuple):
     """A chat on its way to tokens: `new_bytes` of it have to be tokenized, which `finish` does. It also gives what a
     next turn may go on from."""
 

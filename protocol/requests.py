@@ -5,8 +5,7 @@ OpenAI's API reference and of vLLM (vllm/entrypoints/openai/{chat_completion,com
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -20,8 +19,7 @@ MAX_TOKEN_ID = 2**32 - 1
 Prompt: TypeAlias = str | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(NamedTuple):
     """A body of /v1/chat/completions. `fields` is the whole of it, unknown keys included; `model` None: not given."""
 
     model: str | None
@@ -32,8 +30,7 @@ class ChatRequest:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class CompletionRequest(NamedTuple):
     """A body of /v1/completions: one or more prompts, each a text or token ids, none of them empty."""
 
     model: str | None

@@ -11,17 +11,15 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.words import WordTokenizer, cuts_before_words
 
 MAX_CACHED_TOKENS = 1 << 20  # some 10 bytes each, with their text
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedText:
+class TokenizedText(NamedTuple):
     """A text, its token ids (unsigned, 32 bits), and where it may be cut: at the characters `cuts`, which rise from 0;
     of the tokens, `cut_tokens` of the same place are before the cut. `taken_over` counts those of an earlier text."""
 

@@ -5,7 +5,7 @@ spaces to whole tokens, so that those of a message are the same wherever it stan
 """
 
 from array import array
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -16,8 +16,7 @@ from protocol.requests import CompletionRequest
 BYTES_PER_TOKEN = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChatText:
+class ChatText(NamedTuple):
     """A chat's text; before and behind each message, how many of its tokens there are."""
 
     ends: "array[int]"
