@@ -64,7 +64,7 @@ class ConversationCache:
             place = bisect_right(self._keys, key)
             best, most = None, 0
             for neighbour in self._conversations[max(0, place - 1) : place + 1]:
-                common = _common_messages(neighbour, key)
+                common = _common_messages(neighbour, key, most)
                 if common > most:
                     best, most = neighbour, common
             if best is None:
@@ -96,15 +96,20 @@ class ConversationCache:
         self.size_bytes -= conversation.size_bytes
 
 
-def _common_messages(conversation: Conversation, key: bytes) -> int:
-    """How many of its first messages `key` begins with."""
+def _common_messages(conversation: Conversation, key: bytes, more_than: int) -> int:
+    """How many of its first messages `key` begins with; 0 where it is easily seen that there are not `more_than`."""
     ends, known = conversation.message_ends, conversation.key
+    if len(ends) <= more_than:
+        return 0
+    start = ends[more_than - 1] if more_than else 0
+    if not key.startswith(known[start : ends[more_than]], start):
+        return 0
     if key.startswith(known):
         return len(ends)
     common, end, too_many = 0, 0, len(ends) + 1
     while too_many - common > 1:  # halving, and no byte that is known to agree is compared again
         middle = (common + too_many) // 2
-        if key[end : ends[middle - 1]] == known[end : ends[middle - 1]]:
+        if key.startswith(known[end : ends[middle - 1]], end):
             common, end = middle, ends[middle - 1]
         else:
             too_many = middle

@@ -33,8 +33,9 @@ _PATTERNS = frozenset(
         rf"{_CASED}|{_CAPITALS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*" + _SPACES,  # Mistral's since Nemo
     }
 )
-_BEFORE_WORDS = re.compile(" (?<=[^\\s\u180e\u200b\ufeff] )")
-"""A space behind what no version of Unicode calls white space. Behind the space, for it is found faster."""
+_BEFORE_WORDS = re.compile(r" (?<=\S )")
+"""A space behind what is no white space, of which Python knows more kinds than those expressions. Looking back from the
+space is twice as fast as looking forward to it."""
 
 
 class WordTokenizer:
