@@ -87,7 +87,8 @@ class Relay:
             self._core.on_finish(placement.ticket, outcome, self._clock(), passage.usage)
         if outcome is not Outcome.REROUTED:
             return None
-        return _Failure(reason or f"{placement.worker} answered {passage.status}", passage.busy)
+        busy = passage.busy
+        return _Failure(f"{placement.worker} answered {busy.status}" if busy else reason, busy)
 
     def _on_first_byte(self, placement: Placement) -> None:
         self._core.on_first_token(placement.ticket, self._clock())
