@@ -35,11 +35,10 @@ def choose(policy: Policy, request: RequestView, candidates: Candidates, rng: Ra
     costs = np.asarray(policy(request, candidates), np.float64)
     if costs.shape != (places,):
         raise ValueError(f"the placement policy gave costs of shape {costs.shape} for {places} candidates")
-    prices: list[float] = costs.tolist()
-    lowest = min(prices)
-    if isnan(sum(prices)):
-        raise ValueError(f"the placement policy gave a cost that is not a number: {prices}")
+    lowest = costs.item(costs.argmin())  # or what is not a number, if there is any
+    if isnan(lowest):
+        raise ValueError(f"the placement policy gave a cost that is not a number: {costs.tolist()}")
     if lowest == inf:
         raise NoneSuitable(f"each of {places} workers is over the placement policy's limit for this request")
-    tied = [position for position, price in enumerate(prices) if price <= lowest + TIE]
-    return Choice(rng.choice(sorted(tied, key=candidates.keys.__getitem__)), costs)
+    [tied] = (costs <= lowest + TIE).nonzero()
+    return Choice(rng.choice(sorted(tied.tolist(), key=candidates.keys.__getitem__)), costs)

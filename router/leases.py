@@ -69,7 +69,7 @@ class Leases:
         while first < len(hashes):
             child = node.children.get(hashes[first])
             if child is None:
-                child = _Node(hashes[first:])
+                child = _Node(hashes[first:] if first else hashes)
                 self._blocks += len(child.hashes)
             elif (common := child.common(hashes, first)) < len(child.hashes):
                 child = child.split(common)
