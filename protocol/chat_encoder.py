@@ -74,7 +74,8 @@ class PrintedChat(NamedTuple):
     def continuable(self, messages: int) -> int:
         template = self.printer.by_message
         count = min(messages, len(self.text_ends) - template.looks_at_last)
-        count -= (count - template.head_messages) % 2  # the template may tell odd places from even ones
+        if template.looks_at_parity:
+            count -= (count - template.head_messages) % 2
         return count if count >= template.head_messages else 0
 
 

@@ -28,8 +28,9 @@ class MessageTemplate:
     """A template that prints a head, then each message, then a tail.
 
     What it makes of a message depends on the message, on the first `head_messages` of the conversation, on whether its
-    place is the first, odd or even, on whether it is the last (only if `looks_at_last`), and on the arguments. So an
-    even number of messages may be left out behind the first `head_messages`, and all others come out the same.
+    place is the first, on whether it is odd or even (only if `looks_at_parity`) or the last (only if `looks_at_last`),
+    and on the arguments. So messages may be left out behind the first `head_messages`, an even number of them if need
+    be, and all others come out the same.
     """
 
     def __init__(self, source: str) -> None:
@@ -39,7 +40,8 @@ class MessageTemplate:
         environment = _compile_jinja_template(source).environment  # the one that templates run in
         tree = environment.parse(source)
         self.head_messages, loop = _examined(tree)
-        self.looks_at_last = "last" in _uses_of_loop(loop)
+        uses = _uses_of_loop(loop)
+        self.looks_at_last, self.looks_at_parity = "last" in uses, "parity" in uses
         self._mark = token_hex(16)  # what nobody can guess is in no message
         self._silent = f"silent_{self._mark}"
         loop.body[:0] = [_unless_silent(loop.target, self._silent), self._printed_mark()]

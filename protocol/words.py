@@ -10,12 +10,14 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from sys import getsizeof
 from typing import Any, TypeAlias
 
 EncodeAll: TypeAlias = Callable[[list[str]], Iterable[Sequence[int]]]
 """The token ids of each text."""
 
-MAX_KNOWN_CHARS = 1 << 20  # of all words together; some 20 bytes for each
+MAX_KNOWN_BYTES = 8 << 20
+"""Of the words alone, some 150,000; their tokens and places in a dict take twice as much."""
 
 _GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -41,11 +43,11 @@ space is twice as fast as looking forward to it."""
 class WordTokenizer:
     """Encodes as `encode_all` does, for which `cuts_before_words` must hold. Safe to use from several threads."""
 
-    def __init__(self, encode_all: EncodeAll, max_known_chars: int = MAX_KNOWN_CHARS) -> None:
+    def __init__(self, encode_all: EncodeAll, max_known_bytes: int = MAX_KNOWN_BYTES) -> None:
         self._encode_all = encode_all
-        self._max_known_chars = max_known_chars
+        self._max_known_bytes = max_known_bytes
         self._known: dict[str, bytes] = {}  # a word's token ids, one behind the other
-        self._known_chars = 0
+        self._known_bytes = 0
 
     def encode(self, text: str) -> "array[int]":
         first, *others = _BEFORE_WORDS.split(text)
@@ -60,9 +62,9 @@ class WordTokenizer:
         return token_ids
 
     def _count(self, learned: list[str]) -> None:
-        self._known_chars += sum(map(len, learned))
-        if self._known_chars > self._max_known_chars:
-            self._known, self._known_chars = {}, 0
+        self._known_bytes += sum(map(getsizeof, learned))
+        if self._known_bytes > self._max_known_bytes:
+            self._known, self._known_bytes = {}, 0
 
 
 def cuts_before_words(backend: Any) -> bool:

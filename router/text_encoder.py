@@ -1,10 +1,11 @@
 """Prompts that cannot be tokenized, as their JSON, four bytes a token: enough to tell what two of them have in common.
 
-Tools come first, as templates have them: they change seldom, and each turn adds messages. Each part is filled up with
-spaces to whole tokens, so that those of a message are the same wherever it stands.
+Tools come first, as templates have them: they change seldom, and each turn adds messages. Spaces fill up
+the last token.
 """
 
 from array import array
+from itertools import accumulate
 from typing import NamedTuple
 
 import orjson
@@ -17,7 +18,7 @@ BYTES_PER_TOKEN = 4
 
 
 class ChatText(NamedTuple):
-    """A chat's text; before and behind each message, how many of its tokens there are."""
+    """A chat's text; the bytes at which its first message begins and each ends."""
 
     ends: "array[int]"
     prompt: PromptTokens
@@ -34,24 +35,24 @@ class ChatText(NamedTuple):
 def chat_text(chat: Chat) -> ChatText:
     known = chat.known.transcript if chat.known else None
     if isinstance(known, ChatText):
-        earlier, ends = known.prompt, known.ends[: chat.known_messages + 1]
-        tokens = earlier.token_ids[: ends[-1]]
-    else:
-        chat, earlier = chat.whole(), None
-        tokens = array("I", _padded(chat.request.fields.get("tools")))
-        ends = array("Q", (len(tokens),))
-    shared = len(tokens)
-    texts = [_padded(message) for message in chat.request.messages]
-    tokens.frombytes(b"".join(texts))
-    for text in texts:
-        ends.append(ends[-1] + len(text) // BYTES_PER_TOKEN)
-    return ChatText(ends, PromptTokens(tokens, earlier, shared))
+        return _continued(known, chat)
+    request = chat.whole().request
+    texts = [orjson.dumps(request.fields.get("tools")), *map(orjson.dumps, request.messages)]
+    return ChatText(array("Q", accumulate(map(len, texts))), PromptTokens(_tokens(b"".join(texts))))
+
+
+def _continued(known: ChatText, chat: Chat) -> ChatText:
+    ends, earlier = known.ends[: chat.known_messages + 1], known.prompt
+    shared, begun = divmod(ends[-1], BYTES_PER_TOKEN)
+    texts = list(map(orjson.dumps, chat.request.messages))
+    ends.extend(accumulate(map(len, texts), initial=ends.pop()))
+    rest = earlier.token_ids[shared : shared + 1].tobytes()[:begun] + b"".join(texts)
+    return ChatText(ends, PromptTokens(earlier.token_ids[:shared] + _tokens(rest), earlier, shared))
 
 
 def completion_texts(request: CompletionRequest) -> tuple[PromptTokens, ...]:
-    return tuple(PromptTokens(array("I", _padded(prompt))) for prompt in request.prompts)
+    return tuple(PromptTokens(_tokens(orjson.dumps(prompt))) for prompt in request.prompts)
 
 
-def _padded(value: object) -> bytes:
-    text = orjson.dumps(value)
-    return text + b" " * (-len(text) % BYTES_PER_TOKEN)
+def _tokens(text: bytes) -> "array[int]":
+    return array("I", text + b" " * (-len(text) % BYTES_PER_TOKEN))

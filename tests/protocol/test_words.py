@@ -1,5 +1,6 @@
 """Word by word must give what the tokenizer makes of the whole text."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_a_word_is_tokenized_once_until_too_many_are_known() -> None:
         asked.append(sorted(texts))
         return [[len(text)] for text in texts]
 
-    words = WordTokenizer(encode_all, max_known_chars=12)
+    words = WordTokenizer(encode_all, max_known_bytes=sum(map(sys.getsizeof, ("one", " one", " two"))))
     assert list(words.encode("one two one two")) == [3, 4, 4, 4]
     words.encode("one two")
     assert asked == [[" one", " two", "one"]]

@@ -71,6 +71,6 @@ async def test_a_text_begins_as_the_earlier_turn_s_whatever_else_the_body_says()
     first = await text_of({"model": "m", "messages": messages})
     later = [*messages, {"role": "assistant", "content": "yes"}]
     second = await text_of({"temperature": 0.5, "messages": later, "stream": True, "model": "m"})
-    assert second.startswith(first)
+    assert second.startswith(first[:-4]), "but for what its last token is filled up with"
     assert len(second) > len(first)
     assert not (await text_of({"model": "m", "messages": messages, "tools": [{}]})).startswith(first[:8])
