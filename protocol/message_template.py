@@ -104,7 +104,7 @@ def _examined(tree: nodes.Template) -> tuple[int, nodes.For]:
         raise NotByMessage("a message's text depends on its place")
     _check_uses_of_list(tree, lists, loop)
     _check_state(tree, loop)
-    return 1 + max(1, sum(_is_tail(each) for each in tree.find_all(nodes.Getitem))), loop
+    return 1 + sum(_is_tail(each) for each in tree.find_all(nodes.Getitem)), loop
 
 
 def _bodies(body: list[nodes.Node]) -> Iterator[list[nodes.Node]]:

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from datetime import datetime
 from typing import Any, TypeAlias
+from unittest.mock import Mock
 
 import orjson
 import pytest
@@ -238,3 +240,13 @@ def test_another_salt_and_whatever_else_matters_finds_nothing(option: dict[str, 
     reader.read(orjson.dumps(chat))
     assert reader.read(orjson.dumps(chat))[1] < 10
     assert reader.read(orjson.dumps({**option, **chat} if first else {**chat, **option}))[1] > 4 * 30
+
+
+def test_what_a_template_prints_of_the_time_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(KINDS["byte level"], BY_MESSAGE["generation blocks and the time at the top"])
+    fields = {"messages": [{"role": "user", "content": "a"}] * 4}
+    for year in (2001, 2002):
+        now = datetime(year, 1, 1)
+        monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Mock(now=lambda now=now: now))
+        prompt, _ = reader.read(orjson.dumps(fields))
+        assert list(prompt) == plainly(reader.encoder, fields)

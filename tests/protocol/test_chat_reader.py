@@ -134,13 +134,14 @@ def test_whatever_comes_behind_known_messages(tail: bytes) -> None:
     assert outcome(lambda each: as_read(reader, each), body + tail) == outcome(as_parsed, body + tail)
 
 
-def test_a_next_turn_is_read_from_where_it_goes_on() -> None:
+@pytest.mark.parametrize("first", [A, '{"role":"user","content":"é世🌍","n":1e5}'.encode()])
+def test_a_next_turn_is_read_from_where_it_goes_on(first: bytes) -> None:
     reader = ChatReader()
-    read(reader, b'{"messages": [%b, %b], "model": "m"}' % (A, B))
-    chat = read(reader, b'{"temperature": 1, "model": "m", "messages": [%b, %b, %b]}' % (A, B, A))
+    read(reader, b'{"messages": [%b, %b], "model": "m"}' % (first, B))
+    chat = read(reader, b'{"temperature": 1, "model": "m", "messages": [%b, %b, %b]}' % (first, B, A))
     assert (chat.known_messages, len(chat.request.messages), chat.new_bytes) == (2, 1, len(A) + 4)
     assert chat.whole().request == parse_chat(chat.body)
-    fork = read(reader, b'{"messages": [%b, %b, %b, %b], "model": "m"}' % (A, B, B, A))
+    fork = read(reader, b'{"messages": [%b, %b, %b, %b], "model": "m"}' % (first, B, B, A))
     assert (fork.known_messages, fork.first_answer) == (2, 1)
 
 
@@ -148,6 +149,7 @@ def test_a_next_turn_is_read_from_where_it_goes_on() -> None:
     "body",
     [
         b'{"metadata":{"messages":[%b]},"messages":[%b]}' % (A, A),
+        b'{"metadata":{"messages":[%b]},"messages":[%b]}' % (A, B),
         b'{"messages":[{"role":"user","content":"b"}],"messages":[%b]}' % A,
         b'{"x\\"messages":[%b],"messages":[%b]}' % (A, A),
         b'{"messages":[{"role":"user","content":%b}]}' % (b"[" * 1000 + b"]" * 1000),
@@ -155,5 +157,5 @@ def test_a_next_turn_is_read_from_where_it_goes_on() -> None:
 )
 def test_a_list_that_is_found_in_the_wrong_place_or_too_deep_is_not_kept(body: bytes) -> None:
     reader = ChatReader()
-    for _ in range(2):
-        assert read(reader, body).known is None
+    for each in (body, body, b'{"messages":[%b]}' % A):
+        assert read(reader, each).known is None
