@@ -37,7 +37,7 @@ class ChainTree:
     def walk(self, hashes: Sequence[int], expected: int) -> list[tuple[int, int]]:
         """(end, slots) of the stretches of a prompt from its start: who holds the blocks up to `end`. Uses them.
 
-        It ends at a block that nobody holds, unless that is among the first `expected`, which somebody expects.
+        It goes on behind a block that nobody holds only among the first `expected`, which somebody expects.
         """
         found: list[tuple[int, int]] = []
         path: list[Chain] = []
@@ -45,9 +45,9 @@ class ChainTree:
         while depth < len(hashes):
             chain = self._by_first.get(hashes[depth])
             if chain is None:
-                if depth >= expected:
+                if self._by_first.keys().isdisjoint(hashes[depth : expected + 1]):
                     break
-                depth += 1
+                depth = next(at for at in range(depth, expected + 1) if hashes[at] in self._by_first)
                 found.append((depth, 0))
                 continue
             blocks = chain.common(hashes, depth)

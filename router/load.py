@@ -36,8 +36,9 @@ MAX_SLOTS = 2048
     TOKENS_PER_S,
     TREE_TOKENS,
 ) = range(10)
-COLUMNS = 10
+COLUMNS = TREE_TOKENS + 1
 WRITTEN = Struct(f"{TOKENS_PER_S - AT + 1}d")
+"""The cells that change with a slot's requests: packed side by side, which takes a quarter of an array's assignment."""
 
 
 class Loads(NamedTuple):

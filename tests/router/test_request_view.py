@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from kv_events.hashing import block_hashes
 from policies.views import SHARE_WINDOW
 from router.request_view import HEAD_TOKENS, PrefixShares, head_key, session_key
@@ -52,3 +54,15 @@ def test_shares_are_of_the_last_requests_this_one_included() -> None:
         assert second.share == sum(each[1] == hashes[1] for each in recent) / SHARE_WINDOW
         shares.add(hashes)
         history.append(hashes)
+
+
+@pytest.mark.parametrize("unasked", [1, SHARE_WINDOW // 2, 3 * SHARE_WINDOW])
+def test_shares_are_the_same_however_seldom_they_are_asked_for(unasked: int) -> None:
+    asked, seldom, rng = PrefixShares(), PrefixShares(), Random(0)
+    for number in range(4 * SHARE_WINDOW):
+        hashes = [rng.randrange(3), 10 + rng.randrange(9)]
+        shares = list(asked.of(hashes, 4))
+        if number % unasked == 0:
+            assert list(seldom.of(hashes, 4)) == shares
+        asked.add(hashes)
+        seldom.add(hashes)
