@@ -46,11 +46,7 @@ def block_hashes(token_ids: Sequence[int], block_size: int, parent: int) -> list
     A hash is xxh3_64 of the block's tokens, four little-endian bytes each, seeded with the parent's hash. Raises
     OverflowError for a token beyond 32 bits.
     """
-    hashes = []
-    for (block,) in _blocks(token_ids, block_size):
-        parent = xxh3_64_intdigest(block, parent)
-        hashes.append(parent)
-    return hashes
+    return [parent := xxh3_64_intdigest(block, parent) for (block,) in _blocks(token_ids, block_size)]
 
 
 def stored_hashes(event: BlockStored, parent: int | None) -> list[int]:

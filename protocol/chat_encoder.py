@@ -4,14 +4,12 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
-import orjson
 
 from protocol.chat_template import iterates_over_content, knows_developer_role
 from protocol.conversation import Message, conversation
-from protocol.conversation_cache import Conversation, ConversationCache
 from protocol.message_template import MessageTemplate, NotByMessage
 from protocol.prompt_tokens import PromptTokens
 from protocol.segments import SegmentTokenizer, TokenizedText
@@ -21,119 +19,92 @@ from protocol.segments import SegmentTokenizer, TokenizedText
 class Template:
     """A chat template and what is known of it. `by_message` is None where it has to print whole conversations."""
 
-    number: int
     source: str
     wants_parts: bool
     knows_developer: bool
     by_message: MessageTemplate | None
 
     @classmethod
-    def examined(cls, source: str, number: int) -> "Template":
+    def examined(cls, source: str) -> "Template":
         try:
             wants_parts = iterates_over_content(source)
             by_message = MessageTemplate(source)
         except jinja2.TemplateSyntaxError:  # rendering will say what is wrong with it
-            return cls(number, source, False, False, None)
+            return cls(source, False, False, None)
         except NotByMessage:
             by_message = None
-        return cls(number, source, wants_parts, knows_developer_role(source), by_message)
+        return cls(source, wants_parts, knows_developer_role(source), by_message)
 
 
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """A chat to encode: `key` is all of it in canonical form, `known` the conversation that its first `known_messages`
-    come from, if any."""
+class Printer:
+    """Prints chats that have all but their messages in common, by a template that prints message by message."""
 
-    printer: MessageTemplate
-    wants_parts: bool
-    messages: Sequence[Mapping[str, Any]]
-    arguments: dict[str, Any]
-    key: bytes
-    header_bytes: int
-    known: Conversation | None
-    known_messages: int
+    def __init__(self, template: Template, arguments: dict[str, Any]) -> None:
+        assert template.by_message is not None
+        self.template, self.by_message = template, template.by_message
+        self._variables = self.by_message.variables(arguments)
+
+    def seen(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """The messages as the template sees them."""
+        seen = conversation(messages, content_as_parts=self.template.wants_parts)
+        return [_as_transformers_does(each) for each in seen]
+
+    def print(self, seen: Sequence[Message], silent: int = 0) -> list[str]:
+        """What comes before the messages, all of them but the first `silent`, and what comes behind."""
+        return self.by_message.pieces(seen, self._variables, silent)
+
+
+class PrintedChat(NamedTuple):
+    """A chat that was printed and tokenized: `head`, its first messages, seen by the template wherever it likes;
+    what is printed `before` any message; the characters at which messages end in the text; and its tokens."""
+
+    encoder: "ChatEncoder"
+    printer: Printer
+    head: list[Message]
+    before: str
+    text_ends: "array[int]"
+    text: TokenizedText
+    prompt: PromptTokens
 
     @property
-    def new_bytes(self) -> int:
-        return len(self.key) - (self.known.message_ends[self.known_messages - 1] if self.known else self.header_bytes)
+    def size_bytes(self) -> int:
+        """With the hashes of blocks of 16 tokens."""
+        return self.text.size_bytes + 8 * len(self.text_ends) + 4 * len(self.prompt)
 
-    def printed(self, first: int) -> list[str]:
-        """Head, messages and tail as the template prints them, with messages from the template's head to `first` left
-        out."""
-        head = self.messages[: self.printer.head_messages]
-        rest = self.messages[max(first, len(head)) :]
-        messages = [
-            _as_transformers_does(each) for each in conversation((*head, *rest), content_as_parts=self.wants_parts)
-        ]
-        return self.printer.pieces(messages, self.arguments)
+    def continuable(self, messages: int) -> int:
+        template = self.printer.by_message
+        count = min(messages, len(self.text_ends) - template.looks_at_last)
+        count -= (count - template.head_messages) % 2  # the template may tell odd places from even ones
+        return count if count >= template.head_messages else 0
 
 
 class ChatEncoder:
-    """Encodes with one tokenizer. Safe to use from several threads."""
+    """Encodes with one tokenizer. Raises whatever is wrong with a chat. Safe to use from several threads."""
 
-    def __init__(self, segments: SegmentTokenizer, cache: ConversationCache) -> None:
-        self._segments, self._cache = segments, cache
+    def __init__(self, segments: SegmentTokenizer) -> None:
+        self._segments = segments
 
-    def recall(
-        self, template: Template, messages: Sequence[Mapping[str, Any]], options: object, arguments: dict[str, Any]
-    ) -> Chat | None:
-        """`arguments` go to the template; `options` is JSON that says what they are, and whose conversation this is.
-        None for what only the plain path can encode."""
-        printer = template.by_message
-        if printer is None:
+    def begun(self, printer: Printer, messages: Sequence[Mapping[str, Any]]) -> PrintedChat:
+        """Of a whole chat."""
+        seen = printer.seen(messages)
+        before, *texts = printer.print(seen)
+        text = self._segments.encode("".join((before, *texts)))
+        text_ends = array("Q", accumulate(map(len, texts[:-1]), initial=len(before)))[1:]
+        head = seen[: printer.by_message.head_messages]
+        return PrintedChat(self, printer, head, before, text_ends, text, PromptTokens(text.token_ids))
+
+    def continued(self, known: PrintedChat, count: int, messages: Sequence[Mapping[str, Any]]) -> PrintedChat | None:
+        """Of one that begins with the `count` first messages of a known one. None where it would begin differently."""
+        if not messages and known.printer.by_message.looks_at_last:
             return None
-        header = orjson.dumps([template.number, options]) + b"\n"
-        key = header + orjson.dumps(messages)[:-1]
-        known, count = self._cache.longest(key) or (None, 0)
-        count = min(count, len(messages) - printer.looks_at_last)
-        count -= (count - printer.head_messages) % 2  # the template may tell odd places from even ones
-        if known is None or count < printer.head_messages:
-            known, count = None, 0
-        new = known.message_ends[count - 1] if known else 0
-        if not template.knows_developer and b'"role":"developer"' in key[new:]:
-            return None  # such messages change others
-        return Chat(printer, template.wants_parts, messages, arguments, key, len(header), known, count)
-
-    def encode(self, chat: Chat) -> PromptTokens:
-        """Raises whatever is wrong with the chat, sometimes in other words than the plain path."""
-        found = self._continued(chat) or self._begun(chat)
-        self._cache.keep(found)
-        return found.prompt
-
-    def _begun(self, chat: Chat) -> Conversation:
-        pieces = chat.printed(0)
-        text = self._segments.encode("".join(pieces))
-        text_ends = array("Q", accumulate(map(len, pieces[1:-1]), initial=len(pieces[0])))[1:]
-        message_ends = _message_ends(chat.header_bytes, chat.messages)
-        return _conversation(chat, message_ends, text_ends, text, PromptTokens(text.token_ids))
-
-    def _continued(self, chat: Chat) -> Conversation | None:
-        """None where there is nothing to continue, or it would now begin differently."""
-        known, count = chat.known, chat.known_messages
-        if known is None:
-            return None
-        pieces = chat.printed(count)
-        head, rest = pieces[: 1 + chat.printer.head_messages], pieces[1 + chat.printer.head_messages :]
-        if "".join(head) != known.text.text[: known.text_ends[chat.printer.head_messages - 1]]:
+        before, *texts = known.printer.print([*known.head, *known.printer.seen(messages)], len(known.head))
+        if before != known.before:
             return None  # a template may print the date
         chars = known.text_ends[count - 1]
-        text = self._segments.extend(known.text, chars, "".join(rest))
-        text_ends = known.text_ends[:count] + array("Q", accumulate(map(len, rest[:-1]), initial=chars))[1:]
-        new_ends = _message_ends(known.message_ends[count - 1], chat.messages[count:])
+        text = self._segments.extend(known.text, chars, "".join(texts))
+        text_ends = known.text_ends[:count] + array("Q", accumulate(map(len, texts[:-1]), initial=chars))[1:]
         prompt = PromptTokens(text.token_ids, known.prompt, text.taken_over)
-        return _conversation(chat, known.message_ends[:count] + new_ends, text_ends, text, prompt)
-
-
-def _conversation(
-    chat: Chat, message_ends: "array[int]", text_ends: "array[int]", text: TokenizedText, prompt: PromptTokens
-) -> Conversation:
-    final = len(message_ends) - chat.printer.looks_at_last
-    return Conversation(chat.key, message_ends[:final], text_ends[:final], text, prompt)
-
-
-def _message_ends(start: int, messages: Sequence[Mapping[str, Any]]) -> "array[int]":
-    """Where in a key each message ends, one byte ("[" or ",") before each."""
-    return array("Q", accumulate((1 + len(orjson.dumps(each)) for each in messages), initial=start))[1:]
+        return PrintedChat(self, known.printer, known.head, before, text_ends, text, prompt)
 
 
 def _as_transformers_does(message: Message) -> Message:

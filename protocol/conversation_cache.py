@@ -5,32 +5,40 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
-
-from protocol.prompt_tokens import PromptTokens
-from protocol.segments import TokenizedText
+from typing import Protocol
 
 MAX_BYTES = 256 << 20
 """Of one cache, as `Conversation.size_bytes` counts: some 4 bytes for each byte of English."""
 
 
+class Transcript(Protocol):
+    """What an encoder made of a conversation, for itself to go on from."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def continuable(self, messages: int) -> int:
+        """How many of the first `messages` another chat that begins with these may take over; 0: none."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversation:
-    """Messages in canonical form, and what they became.
+    """Messages as bytes of a JSON list, and what they became.
 
-    Message i ends at byte `message_ends[i]` of `key` and, printed, at character `text_ends[i]` of the text. Where the
-    last one may yet be printed differently, it has no place in these.
+    `key` goes from the list's "[" to where the last message ends; each, in the order of `message_ends`, ends there.
+    `options` is what else mattered, as JSON; `first_answer` the place of an assistant's first message.
     """
 
     key: bytes
     message_ends: "array[int]"
-    text_ends: "array[int]"
-    text: TokenizedText
-    prompt: PromptTokens
+    options: bytes
+    first_answer: int | None
+    transcript: Transcript
 
     @property
     def size_bytes(self) -> int:
-        """An estimate from above, with the hashes of blocks of 16 tokens."""
-        return len(self.key) + self.text.size_bytes + 16 * len(self.message_ends) + 4 * len(self.prompt) + 1024
+        """An estimate from above."""
+        return len(self.key) + 8 * len(self.message_ends) + self.transcript.size_bytes + 1024
 
 
 class ConversationCache:
@@ -54,16 +62,20 @@ class ConversationCache:
         """The conversation that has the most first messages in common with `key`, and how many."""
         with self._lock:
             place = bisect_right(self._keys, key)
-            found = [(each, _common_messages(each, key)) for each in self._conversations[max(0, place - 1) : place + 1]]
-            best = max(found, key=lambda each: each[1], default=None)
-            if best is None or not best[1]:
+            best, most = None, 0
+            for neighbour in self._conversations[max(0, place - 1) : place + 1]:
+                common = _common_messages(neighbour, key, most)
+                if common > most:
+                    best, most = neighbour, common
+            if best is None:
                 return None
-            self._by_use.move_to_end(best[0])
-            return best
+            self._by_use.move_to_end(best)
+            return best, most
 
     def keep(self, conversation: Conversation) -> None:
         """It takes the place of the conversation that it continues."""
-        if conversation.size_bytes > self._max_bytes:
+        size_bytes = conversation.size_bytes
+        if size_bytes > self._max_bytes:
             return
         with self._lock:
             place = bisect_right(self._keys, conversation.key)
@@ -73,7 +85,7 @@ class ConversationCache:
             self._keys.insert(place, conversation.key)
             self._conversations.insert(place, conversation)
             self._by_use[conversation] = None
-            self.size_bytes += conversation.size_bytes
+            self.size_bytes += size_bytes
             while self.size_bytes > self._max_bytes:
                 self._forget(bisect_left(self._keys, next(iter(self._by_use)).key))
 
@@ -84,15 +96,20 @@ class ConversationCache:
         self.size_bytes -= conversation.size_bytes
 
 
-def _common_messages(conversation: Conversation, key: bytes) -> int:
-    """How many of its first messages `key` begins with."""
+def _common_messages(conversation: Conversation, key: bytes, more_than: int) -> int:
+    """How many of its first messages `key` begins with; 0 where it is easily seen that there are not `more_than`."""
     ends, known = conversation.message_ends, conversation.key
+    if len(ends) <= more_than:
+        return 0
+    start = ends[more_than - 1] if more_than else 0
+    if not key.startswith(known[start : ends[more_than]], start):
+        return 0
     if key.startswith(known):
         return len(ends)
     common, end, too_many = 0, 0, len(ends) + 1
     while too_many - common > 1:  # halving, and no byte that is known to agree is compared again
         middle = (common + too_many) // 2
-        if key[end : ends[middle - 1]] == known[end : ends[middle - 1]]:
+        if key.startswith(known[end : ends[middle - 1]], end):
             common, end = middle, ends[middle - 1]
         else:
             too_many = middle

@@ -4,7 +4,7 @@ A template is a program: it may print a message differently once another follows
 from earlier turns. Whether one could is read from its source, and what is not known to be harmless counts as harmful.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -41,26 +41,52 @@ class MessageTemplate:
         self.head_messages, loop = _examined(tree)
         self.looks_at_last = "last" in _uses_of_loop(loop)
         self._mark = token_hex(16)  # what nobody can guess is in no message
-        loop.body.insert(0, self._printed_mark())
+        self._silent = f"silent_{self._mark}"
+        loop.body[:0] = [_unless_silent(loop.target, self._silent), self._printed_mark()]
         siblings = next(body for body in _bodies(tree.body) if loop in body)
         siblings.insert(siblings.index(loop) + 1, self._printed_mark())
         self._template = jinja2.Template.from_code(
             environment, environment.compile(tree), environment.make_globals(None)
         )
 
-    def pieces(self, messages: Sequence[dict[str, Any]], arguments: dict[str, Any]) -> list[str]:
-        """The head, the text of each message, the tail. A message that the loop leaves out has an empty text.
+    def variables(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What `pieces` takes, of a template's arguments but for the messages."""
+        return {**self._template.globals, **arguments}
+
+    def pieces(self, messages: Sequence[dict[str, Any]], variables: Mapping[str, Any], silent: int = 0) -> list[str]:
+        """The head, the text of each message but for the first `silent`, the tail. A message that the loop leaves out
+        has an empty text.
 
         Raises whatever the template raises, NotByMessage if its loop did not run over the messages.
         """
-        head, *texts = self._template.render(messages=messages, **arguments).split(self._mark)
-        left_out = len(messages) + 1 - len(texts)
-        if not 0 <= left_out < self.head_messages:
-            raise NotByMessage(f"{len(texts)} texts of {len(messages)} messages")
+        told = {**variables, "messages": messages, self._silent: _Same(messages[:silent])}
+        context = self._template.new_context(told, shared=True)  # or it would be copied once more
+        head, *texts = "".join(self._template.root_render_func(context)).split(self._mark)
+        left_out = len(messages) - silent + 1 - len(texts)
+        if not 0 <= left_out < max(1, self.head_messages - silent):
+            raise NotByMessage(f"{len(texts)} texts of {len(messages) - silent} messages")
         return [head, *[""] * left_out, *texts]
 
     def _printed_mark(self) -> nodes.Output:
         return nodes.Output([nodes.TemplateData(self._mark)], lineno=1)
+
+
+class _Same:
+    """Contains the objects that it is given, while they live, and nothing that is but equal to one."""
+
+    def __init__(self, values: Iterable[object]) -> None:
+        self._ids = set(map(id, values))
+
+    def __contains__(self, value: object) -> bool:
+        return id(value) in self._ids
+
+
+def _unless_silent(message: nodes.Node, silent: str) -> nodes.If:
+    """`{% if message in silent %}{% continue %}{% endif %}`"""
+    if not isinstance(message, nodes.Name):
+        raise NotByMessage("its loop takes messages apart")
+    test = nodes.Compare(nodes.Name(message.name, "load"), [nodes.Operand("in", nodes.Name(silent, "load"))])
+    return nodes.If(test, [nodes.Continue()], [], [])
 
 
 def _examined(tree: nodes.Template) -> tuple[int, nodes.For]:
@@ -120,6 +146,10 @@ def _is_tail(node: nodes.Node) -> bool:
     return _is_constant(part.start, 1) and part.stop is None and part.step is None
 
 
+def _has_name(node: nodes.Node, names: frozenset[str]) -> bool:
+    return any(name.name in names for name in node.find_all(nodes.Name))
+
+
 def _is_name(node: nodes.Node, names: frozenset[str]) -> bool:
     return isinstance(node, nodes.Name) and node.name in names
 
@@ -158,13 +188,27 @@ def _check_state(tree: nodes.Template, loop: nodes.For) -> None:
         raise NotByMessage("it consists of several templates")
     if any(name.name in _WITH_STATE for name in tree.find_all(nodes.Name)):
         raise NotByMessage("it uses what differs from call to call")
+    clocks = _names_of_the_time(tree)
     for part in (loop, *tree.find_all(nodes.Macro)):
-        if any(part.find_all(nodes.NSRef)) or any(name.name == "strftime_now" for name in part.find_all(nodes.Name)):
+        if any(part.find_all(nodes.NSRef)) or _has_name(part, clocks):
             raise NotByMessage("a message's text depends on more than the message")
     consumed = {id(each.node) for each in tree.find_all(nodes.Filter) if each.name in _CONSUMERS}
     for assigned in tree.find_all((nodes.Assign, nodes.With)):
         if any(each.name in _ITERATORS and id(each) not in consumed for each in assigned.find_all(nodes.Filter)):
             raise NotByMessage("it keeps what can be iterated over only once")
+
+
+def _names_of_the_time(tree: nodes.Template) -> frozenset[str]:
+    """The names of what may differ from one minute to the next, even those that are only set or not."""
+    clocks = frozenset({"strftime_now"})
+    while True:
+        told = [each for each in tree.find_all((nodes.Assign, nodes.AssignBlock, nodes.If)) if _has_name(each, clocks)]
+        assigned = {name.name for each in told for name in each.find_all(nodes.Name) if name.ctx == "store"}
+        if any(ref for each in told for ref in each.find_all(nodes.NSRef)):
+            raise NotByMessage("it keeps the time")
+        if assigned <= clocks:
+            return clocks
+        clocks |= assigned
 
 
 def _uses_of_loop(loop: nodes.For) -> set[str]:

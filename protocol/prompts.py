@@ -3,14 +3,13 @@
 import os
 import sys
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from protocol.chat_encoder import Chat, ChatEncoder, Template
+from protocol.chat_encoder import ChatEncoder, PrintedChat, Printer, Template
+from protocol.chat_reader import Chat
 from protocol.conversation import conversation, developer_as_system, tool_definitions
-from protocol.conversation_cache import MAX_BYTES, ConversationCache
 from protocol.errors import InvalidRequest
 from protocol.fields import boolean, wrong_value
 from protocol.prompt_tokens import PromptTokens
@@ -33,29 +32,25 @@ _NOT_FOR_TEMPLATES = {
 }
 """Names that `apply_chat_template` would take for its own arguments."""
 
-
-_OPTIONS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs", "add_generation_prompt", "cache_salt")
-"""The fields that say what a template prints, and the salt: whoever has another must not learn what is known here."""
-
 _ONLY_PLAIN = ("chat_template", "continue_final_message", "add_special_tokens")
-"""Fields that the cache knows nothing of."""
+"""Fields that transformers itself has to see to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """A request on its way to tokens: `new_bytes` of it have to be tokenized, which `finish` does."""
+class Encoding(NamedTuple):
+    """A chat on its way to tokens: `new_bytes` of it have to be tokenized, which `finish` does. It also gives what a
+    next turn may go on from."""
 
     new_bytes: int
-    finish: Callable[[], tuple[PromptTokens, ...]]
+    finish: Callable[[], tuple[PromptTokens, PrintedChat | None]]
 
 
 class PromptEncoder:
     """Encodes with one model's tokenizer and its chat template. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: Any, max_cached_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._segments = SegmentTokenizer(tokenizer)
-        self._chats = ChatEncoder(self._segments, ConversationCache(max_cached_bytes))
+        self._chats = ChatEncoder(self._segments)
         self._special_tokens = dict(tokenizer.special_tokens_map)
         self._templates: dict[str, Template] = {}  # by source; a tokenizer has a handful at most
 
@@ -73,33 +68,10 @@ class PromptEncoder:
 
         Raises InvalidRequest for what template or tokenizer refuse, UnsupportedContent for parts that are not text.
         """
-        return tuple(tuple(prompt.token_ids) for prompt in self.begin(request, 0).finish())
+        return tuple(tuple(prompt.token_ids) for prompt in self.prompts(request))
 
-    def begin(self, request: ChatRequest | CompletionRequest, body_bytes: int) -> Encoding:
-        """Look up what is known of the request. Both this and the rest raise as `encode` does."""
-        if isinstance(request, ChatRequest):
-            chat = self._recall(request)
-            if chat is not None:
-                return Encoding(chat.new_bytes, partial(self._finish_chat, request, chat))
-        return Encoding(body_bytes, partial(self._encode_plainly, request))
-
-    def _recall(self, request: ChatRequest) -> Chat | None:
-        fields = request.fields
-        if any(fields.get(name) is not None for name in _ONLY_PLAIN):
-            return None
-        options = {name: fields[name] for name in _OPTIONS if name in fields}
-        tools = tool_definitions(fields.get("tools"))
-        arguments = {**self._special_tokens, "documents": None, "tools": tools, **_template_arguments(request)}
-        del arguments["continue_final_message"]  # what it asks for, transformers does with the text
-        return self._chats.recall(self._template(tools), request.messages, options, arguments)
-
-    def _finish_chat(self, request: ChatRequest, chat: Chat) -> tuple[PromptTokens, ...]:
-        try:
-            return (self._chats.encode(chat),)
-        except Exception:  # a template's own, or an error in a message: the plain path will say it as it should be said
-            return self._encode_plainly(request)
-
-    def _encode_plainly(self, request: ChatRequest | CompletionRequest) -> tuple[PromptTokens, ...]:
+    def prompts(self, request: ChatRequest | CompletionRequest) -> tuple[PromptTokens, ...]:
+        """As `encode`."""
         if isinstance(request, ChatRequest):
             special = boolean(request.fields, "add_special_tokens")
             return (self._tokenize(self.render(request), special),)
@@ -108,6 +80,40 @@ class PromptEncoder:
             self._tokenize(prompt, special) if isinstance(prompt, str) else PromptTokens(array("I", prompt))
             for prompt in request.prompts
         )
+
+    def begin(self, chat: Chat) -> Encoding:
+        """Of a chat. Both this and the rest raise as `encode` does."""
+        known = chat.known.transcript if chat.known else None
+        if not isinstance(known, PrintedChat) or known.encoder is not self._chats:
+            chat, known = chat.whole(), None
+        return Encoding(chat.new_bytes, partial(self._finish, chat, known))
+
+    def _finish(self, chat: Chat, known: PrintedChat | None) -> tuple[PromptTokens, PrintedChat | None]:
+        try:
+            printed = self._continued(chat, known) if known else None
+            printed = printed or self._begun(chat.whole().request)
+        except Exception:  # a template's own, or an error in a message: the plain path will say it as it should be said
+            printed = None
+        return (printed.prompt if printed else self.prompts(chat.whole().request)[0]), printed
+
+    def _continued(self, chat: Chat, known: PrintedChat) -> PrintedChat | None:
+        messages = chat.request.messages
+        if _has_developer(messages) and not known.printer.template.knows_developer:
+            return None
+        return self._chats.continued(known, chat.known_messages, messages)
+
+    def _begun(self, request: ChatRequest) -> PrintedChat | None:
+        """None for what only the plain path can encode."""
+        fields = request.fields
+        if any(fields.get(name) is not None for name in _ONLY_PLAIN):
+            return None
+        tools = tool_definitions(fields.get("tools"))
+        template = self._template(tools)
+        if template.by_message is None or (_has_developer(request.messages) and not template.knows_developer):
+            return None  # such messages change others
+        arguments = {**self._special_tokens, "documents": None, "tools": tools, **_template_arguments(request)}
+        del arguments["continue_final_message"]  # what it asks for, transformers does with the text
+        return self._chats.begun(Printer(template, arguments), request.messages)
 
     def render(self, request: ChatRequest) -> str:
         """The text that the chat template makes of the messages."""
@@ -141,8 +147,12 @@ class PromptEncoder:
                 "this model has no chat template; use /v1/completions with a prompt", param="messages"
             ) from error
         if source not in self._templates:
-            self._templates[source] = Template.examined(source, len(self._templates))
+            self._templates[source] = Template.examined(source)
         return self._templates[source]
+
+
+def _has_developer(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(message["role"] == "developer" for message in messages)
 
 
 def _auto_tokenizer() -> Any:

@@ -5,8 +5,7 @@ OpenAI's API reference and of vLLM (vllm/entrypoints/openai/{chat_completion,com
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -20,8 +19,7 @@ MAX_TOKEN_ID = 2**32 - 1
 Prompt: TypeAlias = str | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(NamedTuple):
     """A body of /v1/chat/completions. `fields` is the whole of it, unknown keys included; `model` None: not given."""
 
     model: str | None
@@ -32,8 +30,7 @@ class ChatRequest:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class CompletionRequest(NamedTuple):
     """A body of /v1/completions: one or more prompts, each a text or token ids, none of them empty."""
 
     model: str | None
@@ -65,11 +62,12 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return fields
 
 
-def chat_request(fields: Mapping[str, Any]) -> ChatRequest:
+def chat_request(fields: Mapping[str, Any], continued: bool = False) -> ChatRequest:
+    """`continued`: other messages come before these, so that there may be none."""
     stream, include_usage = _streaming(fields)
     return ChatRequest(
         model=_model(fields),
-        messages=_messages(fields.get("messages")),
+        messages=_messages(fields.get("messages"), 0 if continued else 1),
         stream=stream,
         include_usage=include_usage,
         cache_salt=_cache_salt(fields),
@@ -126,8 +124,8 @@ def _cache_salt(fields: Mapping[str, Any]) -> str | None:
     return salt
 
 
-def _messages(messages: object) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(messages, list) or not messages:
+def _messages(messages: object, at_least: int) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(messages, list) or len(messages) < at_least:
         raise wrong_value("messages", "a non-empty list", messages)
     for place, message in enumerate(messages):
         if not _is_message(message):

@@ -11,16 +11,15 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
+
+from protocol.words import WordTokenizer, cuts_before_words
 
 MAX_CACHED_TOKENS = 1 << 20  # some 10 bytes each, with their text
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedText:
+class TokenizedText(NamedTuple):
     """A text, its token ids (unsigned, 32 bits), and where it may be cut: at the characters `cuts`, which rise from 0;
     of the tokens, `cut_tokens` of the same place are before the cut. `taken_over` counts those of an earlier text."""
 
@@ -39,8 +38,8 @@ class SegmentTokenizer:
     """Encodes without adding special tokens. Keeps the segments used last, of `max_cached_tokens` altogether."""
 
     def __init__(self, tokenizer: Any, max_cached_tokens: int = MAX_CACHED_TOKENS) -> None:
-        self._encode_new = _encoding(tokenizer)
         self._special, self._cuts = _cutting_tokens(tokenizer)
+        self._encode_new = _encoding(tokenizer, no_added_tokens=len(self._cuts) == len(tokenizer.added_tokens_decoder))
         self._longest_special = max(
             (len(token.content) for token in tokenizer.added_tokens_decoder.values()), default=0
         )
@@ -87,7 +86,7 @@ class SegmentTokenizer:
             if segment in self._segments:
                 self._segments.move_to_end(segment)
                 return self._segments[segment]
-        token_ids = array("I", self._encode_new(segment))
+        token_ids = self._encode_new(segment)
         if len(token_ids) <= self._max_cached_tokens:
             self._keep(segment, token_ids)
         return token_ids
@@ -102,15 +101,24 @@ class SegmentTokenizer:
                 self._cached_tokens -= len(self._segments.popitem(last=False)[1])
 
 
-def _encoding(tokenizer: Any) -> Callable[[str], list[int]]:
-    """The tokenizer's `encode` that adds no special tokens; its backend's, twice as fast, where that is the same."""
+def _encoding(tokenizer: Any, no_added_tokens: bool) -> Callable[[str], "array[int]"]:
+    """The tokenizer's `encode` that adds no special tokens, or something faster that gives the same.
+
+    `no_added_tokens`: there are none in what it will encode.
+    """
     from transformers import PreTrainedTokenizerFast  # not before a tokenizer is loaded: see prompts.py
 
     if getattr(type(tokenizer), "_encode_plus", None) is not PreTrainedTokenizerFast._encode_plus:
-        return partial(tokenizer.encode, add_special_tokens=False, verbose=False)
+        return lambda text: array("I", tokenizer.encode(text, add_special_tokens=False, verbose=False))
     tokenizer.encode("", add_special_tokens=False)  # turns truncation and padding off, as any later one would
     backend = tokenizer.backend_tokenizer
-    return lambda text: backend.encode_batch_fast([text], add_special_tokens=False)[0].ids  # without offsets
+
+    def encode_all(texts: list[str]) -> list[list[int]]:  # without offsets
+        return [each.ids for each in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    if no_added_tokens and cuts_before_words(backend):
+        return WordTokenizer(encode_all).encode
+    return lambda text: array("I", encode_all([text])[0])
 
 
 def _cutting_tokens(tokenizer: Any) -> tuple[re.Pattern[str], dict[str, int]]:

@@ -134,8 +134,13 @@ class ResponsePeek:
 
 def last_usage(tail: bytes | bytearray) -> Usage | None:
     """The last usage in the end of an answer, an event stream or a JSON object."""
-    found = map(_usage_in, reversed(_USAGE.findall(tail)))
-    return next((usage for usage in found if usage is not None), None)
+    at = tail.rfind(b'"usage"')
+    while at >= 0:
+        found = _USAGE.match(tail, at)
+        if found is not None and (usage := _usage_in(found[1])) is not None:
+            return usage
+        at = tail.rfind(b'"usage"', 0, at)
+    return None
 
 
 def _usage_in(document: bytes) -> Usage | None:

@@ -17,15 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from protocol.errors import ApiError, InvalidRequest, unexpected
-from protocol.requests import (
-    ChatRequest,
-    CompletionRequest,
-    chat_request,
-    completion_request,
-    parse_chat,
-    parse_completion,
-    parse_object,
-)
+from protocol.requests import parse_object
 from router.config import WorkerSpec
 from router.core import RouterCore
 from router.http.answers import Response, error_response, json_response
@@ -33,7 +25,7 @@ from router.http.routes import Routes
 from router.http.server import Request
 from router.json_answers import decision_json, model_json, tree_json, worker_json
 from router.prompt_reader import PromptReader
-from router.records import CacheState, RouteRequest, WorkerReport
+from router.records import CacheState, WorkerReport
 from router.relay import Relay
 from router.workers import Workers
 
@@ -82,14 +74,11 @@ class Gateway:
     # Inference
 
     async def chat(self, request: Request) -> Response | None:
-        return await self._relay.serve(request, await self._read(request, parse_chat(request.body)))
+        return await self._relay.serve(request, await self._prompts.chat(request.body, request.id, _session(request)))
 
     async def completion(self, request: Request) -> Response | None:
-        return await self._relay.serve(request, await self._read(request, parse_completion(request.body)))
-
-    async def _read(self, request: Request, parsed: ChatRequest | CompletionRequest) -> RouteRequest:
-        session = request.head.fields.get(SESSION_HEADER, b"").decode("latin-1")
-        return await self._prompts.read(parsed, len(request.body), request.id, session or None)
+        route = await self._prompts.completion(request.body, request.id, _session(request))
+        return await self._relay.serve(request, route)
 
     async def other(self, request: Request) -> Response | None:
         reason = f"{request.path} is placed by load only"
@@ -128,8 +117,8 @@ class Gateway:
         return json_response(tree_json(id, self._core.tree(id)))
 
     async def explain(self, request: Request) -> Response:
-        fields = parse_object(request.body)
-        route = await self._read(request, chat_request(fields) if "messages" in fields else completion_request(fields))
+        read = self._prompts.chat if "messages" in parse_object(request.body) else self._prompts.completion
+        route = await read(request.body, request.id, _session(request))
         now = time.monotonic()
         return json_response(decision_json(self._core.explain(route, now), None, now))
 
@@ -165,6 +154,10 @@ def worker_spec(request: Request) -> WorkerSpec:
 def decisions_asked_for(request: Request) -> int:
     """Raises InvalidRequest."""
     return _positive(parse_qs(request.query).get("last", [str(DEFAULT_DECISIONS)])[-1], "last")
+
+
+def _session(request: Request) -> str | None:
+    return request.head.fields.get(SESSION_HEADER, b"").decode("latin-1") or None
 
 
 def _model_in(body: bytes) -> str | None:

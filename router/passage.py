@@ -9,7 +9,7 @@ from protocol.sse import MAX_JSON_TAIL_BYTES, MAX_STREAM_TAIL_BYTES, Usage, enco
 from router.http.answers import Answer, Response
 from router.http.heads import HOP_BY_HOP, Header, ResponseHead, end_to_end
 from router.http.upstream import Feed, Source
-from router.records import Decision
+from router.records import Decision, Outcome
 
 BACKPRESSURE = (429, 503)
 MAX_BUSY_BYTES = 64 << 10
@@ -33,18 +33,18 @@ class Passage:
         self._busy: bytearray | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether the client has seen any of it."""
-        return self._answer.begun
-
-    @property
-    def status(self) -> int:
-        return self._head.status
+    def outcome(self) -> Outcome:
+        """Of an answer that has passed."""
+        if self._busy is not None:
+            return Outcome.REROUTED
+        return Outcome.OK if self._head.status < 400 else Outcome.REFUSED
 
     @property
     def busy(self) -> Response | None:
         """The worker's backpressure, if that is what it answered with."""
-        return None if self._busy is None else Response(self.status, self._headers(), bytes(self._busy))
+        if self._busy is None:
+            return None
+        return Response(self._head.status, end_to_end(self._head, NOT_PASSED), bytes(self._busy))
 
     @property
     def usage(self) -> Usage | None:
@@ -65,36 +65,36 @@ class Passage:
 
     def _pass_on(self, pieces: Sequence[bytes], last: bool) -> None:
         """The first pieces; the others go to the client without us."""
-        if self.status < 400:
+        head, answer = self._head, self._answer
+        if head.status < 400:
             self._on_first_byte()
-        self._begin_answer()
-        self._source.deliver_to(self._answer.write)
-        self._answer.write(pieces, last)
+        answer.pull(self._source, MAX_STREAM_TAIL_BYTES if self._is_stream else MAX_JSON_TAIL_BYTES)
+        answer.begin(head.status, head.reason, self._headers(), head.length)
+        self._source.deliver_to(answer.write)
+        answer.write(pieces, last)
 
-    def _begin_answer(self) -> None:
-        self._answer.pull(self._source, MAX_STREAM_TAIL_BYTES if self._is_stream else MAX_JSON_TAIL_BYTES)
+    def _headers(self) -> list[Header]:
         decision = self._decision
-        headers = [
-            *self._headers(),
+        return [
+            *end_to_end(self._head, NOT_PASSED),
             (b"x-request-id", decision.request_id.encode()),
             (b"x-warmroute-worker", decision.slot.encode()),
             (b"x-warmroute-cached-tokens", b"%d" % decision.predicted_cached_tokens),
         ]
-        self._answer.begin(self.status, self._head.reason, headers, self._head.length)
 
     @property
     def _is_stream(self) -> bool:
         return self._head.fields.get(b"content-type", b"").startswith(b"text/event-stream")
 
-    def _headers(self) -> list[Header]:
-        return end_to_end(self._head, NOT_PASSED)
-
-    def break_off(self, error: ApiError) -> None:
-        """The answer that began ends here: with an error event where it is a stream, else unfinished, which its client
-        can tell."""
-        if not self._is_stream or not self._answer.extendable or b"content-encoding" in self._head.fields:
+    def break_off(self, error: ApiError) -> Outcome:
+        """No more comes. An answer that had begun ends here: with an error event where it is a stream, else unfinished,
+        which its client can tell. Where none had, another worker may be asked."""
+        if not self._answer.begun:
+            return Outcome.REROUTED
+        if self._is_stream and self._answer.extendable and b"content-encoding" not in self._head.fields:
+            self._answer.closes = True
+            event = encode_event(orjson.dumps(error.body()))
+            self._answer.write([b"\n\n" + event], True)  # the worker may have sent half an event
+        else:
             self._answer.abort()
-            return
-        self._answer.closes = True
-        event = encode_event(orjson.dumps(error.body()))
-        self._answer.write([b"\n\n" + event], True)  # the worker may have sent half an event
+        return Outcome.BROKEN

@@ -1,26 +1,26 @@
 """From an OpenAI request to what the core routes: the prompt's token ids, exactly as the engine will see them.
 
-Where there is no tokenizer, or the prompt is more than text, it is its JSON, four bytes a token: enough to tell what
-two prompts have in common, though not what an engine's events are about.
+Where there is no tokenizer, or the prompt is more than text, its text stands in for them.
 """
 
 import asyncio
+import gc
 import logging
-from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-import orjson
-
+from protocol.chat_reader import Chat, ChatReader
 from protocol.errors import InvalidRequest
 from protocol.prompt_tokens import PromptTokens
 from protocol.prompts import PromptEncoder
-from protocol.requests import ChatRequest, CompletionRequest
+from protocol.requests import CompletionRequest, parse_completion
 from router.records import ModelCard, RouteRequest
+from router.text_encoder import BYTES_PER_TOKEN, chat_text, completion_texts
 
-BYTES_PER_TOKEN = 4
-"""Of a prompt that cannot be tokenized, and of other bodies."""
 INLINE_BYTES = 16 << 10
 """New text up to here is tokenized on the event loop (a few ms); more of it in a thread, so that no stream stutters."""
+REMEMBERED_TEXT_BYTES = 8 << 10
+"""What has less text is read again in less time than it takes to remember it."""
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class PromptReader:
         self._tokenizer = tokenizer
         self._encoders: dict[str, PromptEncoder | str] = {}  # by model id; bounded by what the workers serve
         self._loading = asyncio.Lock()
+        self._chats = ChatReader()
 
     @property
     def problems(self) -> dict[str, str]:
@@ -58,43 +59,64 @@ class PromptReader:
                 error,
             )
             return f"no tokenizer for {model!r} from {source!r}: {error}"
+        finally:
+            gc.freeze()  # what was imported stays: to look through it again and again would stop all streams for 0.1 s
 
-    async def read(
-        self, request: ChatRequest | CompletionRequest, body_bytes: int, request_id: str, session: str | None = None
-    ) -> RouteRequest:
-        """Never fails: a prompt that cannot be tokenized is placed by its text, and the decision says why.
+    async def chat(self, body: bytes, request_id: str, session: str | None = None) -> RouteRequest:
+        """Raises InvalidRequest for what is no chat. A prompt that cannot be tokenized is placed by its text, and the
+        decision says why.
 
         `session` is the client's name for its session from outside the body; else the body's `session_id` or `user`.
         """
-        session, follow_up = session or _session(request), _follow_up(request)
-        tokens = await self._prompts(request, body_bytes)
-        unknown = tokens if isinstance(tokens, str) else None
-        prompts = _texts(request) if isinstance(tokens, str) else tokens
+        chat = self._chats.read(body)
+        request, encoder = chat.request, self._encoder(chat.request.model)
+        prompt = await self._encoded(encoder, chat) if isinstance(encoder, PromptEncoder) else encoder
+        unknown = prompt if isinstance(prompt, str) else None
+        if isinstance(prompt, str):
+            text = chat_text(chat)
+            if len(body) >= REMEMBERED_TEXT_BYTES:
+                self._chats.keep(chat, text)
+            prompt = text.prompt
+        return RouteRequest(
+            request_id,
+            request.model,
+            len(prompt),
+            (prompt,),
+            request.cache_salt,
+            unknown,
+            session or _session(request.fields),
+            follow_up=chat.first_answer is not None,
+        )
+
+    async def _encoded(self, encoder: PromptEncoder, chat: Chat) -> PromptTokens | str:
+        """Or the reason why it cannot be."""
+        encoding = encoder.begin(chat)
+        try:
+            on_loop = encoding.new_bytes <= INLINE_BYTES
+            prompt, printed = encoding.finish() if on_loop else await asyncio.to_thread(encoding.finish)
+        except InvalidRequest as error:  # the engine judges; its template may know more than ours
+            return error.message
+        if printed is not None:
+            self._chats.keep(chat, printed)
+        return prompt
+
+    async def completion(self, body: bytes, request_id: str, session: str | None = None) -> RouteRequest:
+        """The same of a completion."""
+        request = parse_completion(body)
+        encoder = self._encoder(request.model)
+        prompts = await _prompts(encoder, request, len(body)) if isinstance(encoder, PromptEncoder) else encoder
+        unknown = prompts if isinstance(prompts, str) else None
+        if isinstance(prompts, str):
+            prompts = completion_texts(request)
         return RouteRequest(
             request_id,
             request.model,
             sum(map(len, prompts)),
             prompts,
             request.cache_salt,
-            unknown_prompt=unknown,
-            session=session,
-            follow_up=follow_up,
+            unknown,
+            session or _session(request.fields),
         )
-
-    async def _prompts(
-        self, request: ChatRequest | CompletionRequest, body_bytes: int
-    ) -> tuple[PromptTokens, ...] | str:
-        """Or the reason why there are none."""
-        encoder = self._encoder(request.model)
-        if isinstance(encoder, str):
-            return encoder
-        try:
-            encoding = encoder.begin(request, body_bytes)
-            if encoding.new_bytes <= INLINE_BYTES:
-                return encoding.finish()
-            return await asyncio.to_thread(encoding.finish)
-        except InvalidRequest as error:  # the engine judges; its template may know more than ours
-            return error.message
 
     def other(self, model: str | None, body_bytes: int, request_id: str, reason: str) -> RouteRequest:
         """A request of whose body nothing is known."""
@@ -106,25 +128,22 @@ class PromptReader:
         return self._encoders.get(model or "", f"the model {model!r} is not known yet")
 
 
-def _texts(request: ChatRequest | CompletionRequest) -> tuple[PromptTokens, ...]:
-    """Tools come first, as templates have them: they change seldom, and each turn adds messages."""
-    if isinstance(request, ChatRequest):
-        return (_cut_up(orjson.dumps((request.fields.get("tools"), request.messages))),)
-    return tuple(_cut_up(orjson.dumps(prompt)) for prompt in request.prompts)
+async def _prompts(
+    encoder: PromptEncoder, request: CompletionRequest, body_bytes: int
+) -> tuple[PromptTokens, ...] | str:
+    """Or the reason why there are none."""
+    try:
+        if body_bytes <= INLINE_BYTES:
+            return encoder.prompts(request)
+        return await asyncio.to_thread(encoder.prompts, request)
+    except InvalidRequest as error:
+        return error.message
 
 
-def _cut_up(text: bytes) -> PromptTokens:
-    return PromptTokens(array("I", text[: len(text) // BYTES_PER_TOKEN * BYTES_PER_TOKEN]))
-
-
-def _session(request: ChatRequest | CompletionRequest) -> str | None:
+def _session(fields: Mapping[str, Any]) -> str | None:
     """vLLM's body field, then OpenAI's."""
-    named = (request.fields.get(name) for name in ("session_id", "user"))
-    return next((name for name in named if isinstance(name, str) and name), None)
-
-
-def _follow_up(request: ChatRequest | CompletionRequest) -> bool | None:
-    """A chat that holds an earlier answer continues a conversation; of a completion nobody knows."""
-    if isinstance(request, CompletionRequest):
-        return None
-    return any(message.get("role") == "assistant" for message in request.messages)
+    for name in ("session_id", "user"):
+        session = fields.get(name)
+        if isinstance(session, str) and session:
+            return session
+    return None

@@ -6,13 +6,11 @@ in exactly one `on_finish`.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.errors import Unavailable, UpstreamFailed
-from protocol.sse import Usage
 from router.core import RouterCore
 from router.discovery import describe
-from router.errors import WorkerBusy, WorkerFailed, WorkerLost
 from router.http.answers import Response
 from router.http.heads import HOP_BY_HOP, Header, end_to_end
 from router.http.server import Request
@@ -25,13 +23,11 @@ NOT_PASSED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id
 RANK = b"x-data-parallel-rank"
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """One placement's fate so far. A handler that is cancelled leaves `outcome` as it is."""
+class _Failure(NamedTuple):
+    """Why another worker may be tried; `busy` is the worker's own answer where that was backpressure."""
 
-    placement: Placement
-    outcome: Outcome = Outcome.CLIENT_GONE
-    usage: Usage | None = None
+    reason: str
+    busy: Response | None
 
 
 class Relay:
@@ -55,8 +51,8 @@ class Relay:
 
         Raises ApiError when no worker can be tried, or all that were tried failed.
         """
-        tried: set[str] = set()
-        failure: WorkerFailed | None = None
+        tried: tuple[str, ...] = ()
+        failure: _Failure | None = None
         for _ in range(self._max_attempts):
             try:
                 placement = self._core.route(route, self._clock(), tried=tried)
@@ -64,61 +60,44 @@ class Relay:
                 if failure is None:
                     raise
                 break
-            try:
-                await self._attempt(request, placement)
+            failure = await self._attempt(request, placement)
+            if failure is None:
                 return None
-            except WorkerFailed as error:
-                failure = error
-                tried.add(placement.worker)
-        if isinstance(failure, WorkerBusy):
-            return failure.response
-        raise UpstreamFailed(f"no worker answered: {failure}") from failure
+            tried += (placement.worker,)
+        assert failure is not None, "there is at least one attempt"
+        if failure.busy is not None:
+            return failure.busy
+        raise UpstreamFailed(f"no worker answered: {failure.reason}")
 
-    async def _attempt(self, request: Request, placement: Placement) -> None:
-        attempt = _Attempt(placement)
-        try:
-            await self._exchange(request, attempt)
-        except WorkerFailed:
-            attempt.outcome = Outcome.REROUTED
-            raise
-        finally:
-            if self.stopping and attempt.outcome is Outcome.CLIENT_GONE:
-                attempt.outcome = Outcome.SHUTDOWN
-            self._core.on_finish(placement.ticket, attempt.outcome, self._clock(), attempt.usage)
-
-    async def _exchange(self, request: Request, attempt: _Attempt) -> None:
-        placement = attempt.placement
-        link = self._links[placement.worker]
+    async def _attempt(self, request: Request, placement: Placement) -> _Failure | None:
+        """None: the client has its answer, or as much of it as there was."""
         passage = Passage(request.answer, placement.decision, lambda: self._on_first_byte(placement))
+        head, outcome, reason = request.head, Outcome.CLIENT_GONE, ""  # a handler that is cancelled leaves it so
+        headers = _headers(request, placement)
         try:
-            with link.lifeline.hold():
-                await self._upstream.exchange(
-                    placement.url,
-                    request.head.method,
-                    request.head.target,
-                    _headers(request, placement),
-                    request.body,
-                    passage.begin,
-                )
-        except (WorkerLost, OSError) as error:
-            link.probe_soon()
-            lost = error if isinstance(error, WorkerLost) else WorkerLost(f"{placement.worker}: {describe(error)}")
-            if not passage.begun:
-                raise lost from error
-            attempt.outcome, attempt.usage = Outcome.BROKEN, passage.usage
-            passage.break_off(UpstreamFailed(f"the worker failed while it answered: {lost}"))
-            return
-        if passage.busy is not None:
-            raise WorkerBusy(placement.worker, passage.busy)
-        attempt.outcome = Outcome.OK if passage.status < 400 else Outcome.REFUSED
-        attempt.usage = passage.usage
+            await self._upstream.exchange(placement.url, head.method, head.target, headers, request.body, passage.begin)
+            outcome = passage.outcome
+        except OSError as error:
+            reason = f"{placement.worker}: {describe(error)}"
+            self._links[placement.worker].probe_soon()
+            outcome = passage.break_off(UpstreamFailed(f"the worker failed while it answered: {reason}"))
+        finally:
+            if self.stopping and outcome is Outcome.CLIENT_GONE:
+                outcome = Outcome.SHUTDOWN
+            self._core.on_finish(placement.ticket, outcome, self._clock(), passage.usage)
+        if outcome is not Outcome.REROUTED:
+            return None
+        busy = passage.busy
+        return _Failure(f"{placement.worker} answered {busy.status}" if busy else reason, busy)
 
     def _on_first_byte(self, placement: Placement) -> None:
         self._core.on_first_token(placement.ticket, self._clock())
 
 
 def _headers(request: Request, placement: Placement) -> list[Header]:
-    replaced = [(b"x-request-id", request.id.encode())]
-    if placement.rank is None:
-        return end_to_end(request.head, NOT_PASSED) + replaced
-    return [*end_to_end(request.head, NOT_PASSED | {RANK}), *replaced, (RANK, b"%d" % placement.rank)]
+    dropped = NOT_PASSED if placement.rank is None else NOT_PASSED | {RANK}
+    headers = end_to_end(request.head, dropped)
+    headers.append((b"x-request-id", request.id.encode()))
+    if placement.rank is not None:
+        headers.append((RANK, b"%d" % placement.rank))
+    return headers

@@ -18,7 +18,6 @@ from router.config import WorkerSpec
 from router.core import RouterCore
 from router.discovery import Discovery, describe, discover
 from router.http.upstream import Upstream
-from router.lifeline import Lifeline
 from router.prompt_reader import PromptReader
 
 BAD_PROBES_UNTIL_DOWN = 2
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 class WorkerLink:
     """`start` once. Ends by itself when the core has forgotten its worker, else with `close`.
 
-    `probe_soon` when something looked wrong; `lifeline` around work that waits on the worker.
+    `probe_soon` when something looked wrong.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class WorkerLink:
         probe_interval_s: float,
         probe_timeout_s: float,
     ) -> None:
-        self.worker, self.spec, self.lifeline = worker, spec, Lifeline()
+        self.worker, self.spec = worker, spec
         self.checked = asyncio.Event()
         """Set once it is known whether the worker answers."""
         self._core, self._prompts = core, prompts
@@ -146,7 +145,7 @@ class WorkerLink:
             log.warning("worker %s is down: %s", self.worker, reason)
         self._joined, self._bad_probes = None, 0
         self._core.on_worker_down(self.worker, reason)
-        self.lifeline.cut(f"worker {self.worker} is down: {reason}")
+        self._upstream.cut_off(self.spec.url, f"declared down: {reason}")
         await self._unsubscribe()
 
     async def _unsubscribe(self) -> None:

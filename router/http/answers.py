@@ -1,7 +1,7 @@
 """What a handler answers with: a whole response, or a body piece by piece as fast as its client takes it."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -84,16 +84,14 @@ class Answer:
         self._chunked = length is None and self._head.http_1_1 and not self._bodiless
         self.extendable = length is None and not self._bodiless
         self.closes |= length is None and not self._head.http_1_1  # the end of the connection ends the body
-        framed = [*headers, *self._framing(status, length)]
-        self._unsent = encode_head(b"HTTP/1.1 %d %b" % (status, reason), framed)
-
-    def _framing(self, status: int, length: int | None) -> Iterator[Header]:
+        framed = [*headers]
         if length is not None and status != 204:
-            yield b"content-length", b"%d" % length
+            framed.append((b"content-length", b"%d" % length))
         elif length is None and self._head.http_1_1 and status != 204:
-            yield b"transfer-encoding", b"chunked"
+            framed.append((b"transfer-encoding", b"chunked"))
         if self.closes:
-            yield b"connection", b"close"
+            framed.append((b"connection", b"close"))
+        self._unsent = encode_head(b"HTTP/1.1 %d %b" % (status, reason), framed)
 
     def write(self, pieces: Sequence[bytes], last: bool) -> None:
         """Every event comes here: few steps, and few functions, for most often none of it is in the CPU's cache."""

@@ -19,7 +19,6 @@ HOP_BY_HOP = frozenset(
 )
 """Of one connection only (RFC 9110, 7.6.1)."""
 
-_NONE: frozenset[bytes] = frozenset()
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _SCHEME_AND_AUTHORITY = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 
@@ -66,29 +65,26 @@ def request_head(method: bytes, target: bytes, version: str, headers: Sequence[H
     """Raises ProtocolError."""
     http_1_1, fields = _is_1_1(version), _fields(headers)
     length, chunked = _length(fields, http_1_1)
+    keep_alive, expects_continue = http_1_1, False
+    if b"connection" in fields:
+        keep_alive = http_1_1 and _members(fields, b"connection").isdisjoint((b"close", b"upgrade"))
+    if b"expect" in fields:
+        expects_continue = http_1_1 and b"100-continue" in _members(fields, b"expect")
     if method == b"CONNECT":
         raise ProtocolError("CONNECT is for proxies of another kind")
     if b"," in fields.get(b"host", b"," if http_1_1 else b""):
         raise ProtocolError("a request needs one host header")
     if not target.startswith(b"/"):  # RFC 9112, 3.2.2: every server must take the form that proxies get
         target = _SCHEME_AND_AUTHORITY.sub(b"", target, count=1)
-    return RequestHead(
-        method,
-        target,
-        headers,
-        fields,
-        length=None if chunked else length or 0,
-        http_1_1=http_1_1,
-        keep_alive=http_1_1 and _members(fields, b"connection").isdisjoint((b"close", b"upgrade")),
-        expects_continue=http_1_1 and b"100-continue" in _members(fields, b"expect"),
-    )
+    length = None if chunked else length or 0
+    return RequestHead(method, target, headers, fields, length, http_1_1, keep_alive, expects_continue)
 
 
 def response_head(status: int, reason: bytes, version: str, headers: Sequence[Header]) -> ResponseHead:
     """Raises ProtocolError."""
     http_1_1, fields = _is_1_1(version), _fields(headers)
     length, chunked = _length(fields, http_1_1)
-    keep_alive = http_1_1 and b"close" not in _members(fields, b"connection")
+    keep_alive = http_1_1 and (b"connection" not in fields or b"close" not in _members(fields, b"connection"))
     return ResponseHead(status, reason, headers, fields, length, chunked, keep_alive)
 
 
@@ -124,9 +120,7 @@ def _length(fields: Mapping[bytes, bytes], http_1_1: bool) -> tuple[int | None, 
 
 
 def _members(fields: Mapping[bytes, bytes], name: bytes) -> frozenset[bytes]:
-    """Of a list header."""
-    if name not in fields:
-        return _NONE
+    """Of a list header that is there."""
     return frozenset(member.strip().lower() for member in fields[name].split(b","))
 
 
@@ -137,7 +131,8 @@ def bodiless(method: bytes, status: int) -> bool:
 
 def end_to_end(head: RequestHead | ResponseHead, dropped: frozenset[bytes]) -> list[Header]:
     """The headers without `dropped` and without those that `connection` names. HOP_BY_HOP should be in `dropped`."""
-    dropped |= _members(head.fields, b"connection")
+    if b"connection" in head.fields:
+        dropped |= _members(head.fields, b"connection")
     return [header for header in head.headers if header[0] not in dropped]
 
 

@@ -29,9 +29,9 @@ class _HeadReader:
 
     def __init__(self) -> None:
         self._read_bytes = 0
-        self._begin_head()
+        self.on_message_begin()
 
-    def _begin_head(self) -> None:
+    def on_message_begin(self) -> None:
         self._start = b""  # the target of a request, the reason of an answer
         self._headers: list[Header] = []
         self._head_bytes = self._read_bytes  # at most
@@ -97,30 +97,27 @@ class RequestReader(_HeadReader):
         except httptools.HttpParserError as error:
             raise _meaning(error) from error
 
-    def on_message_begin(self) -> None:
-        self._begin_head()
-        self._body, self._body_bytes = [], 0
-
     def on_headers_complete(self) -> None:
         self._end_head()
         method, version = self._parser.get_method(), self._parser.get_http_version()
         self.coming = request_head(method, self._start, version, self._headers)
-        self._check_size(self.coming.length or 0)
+        if (self.coming.length or 0) > self._max_body_bytes:
+            raise self._too_large()
 
     def on_body(self, piece: bytes) -> None:
         self._body.append(piece)
         self._body_bytes += len(piece)
-        self._check_size(self._body_bytes)
+        if self._body_bytes > self._max_body_bytes:
+            raise self._too_large()
 
-    def _check_size(self, body_bytes: int) -> None:
-        if body_bytes > self._max_body_bytes:
-            raise PayloadTooLarge(f"the request body may have at most {self._max_body_bytes} bytes")
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the request body may have at most {self._max_body_bytes} bytes")
 
     def on_message_complete(self) -> None:
         assert self.coming is not None, "llhttp ends no message before its head"
         self.complete.append((self.coming, b"".join(self._body)))
         self.coming = None
-        self._body = []
+        self._body, self._body_bytes = [], 0
 
 
 class ResponseReader(_HeadReader):
@@ -131,6 +128,7 @@ class ResponseReader(_HeadReader):
     """
 
     def __init__(self) -> None:
+        self.done = False
         super().__init__()
         self.head: ResponseHead | None = None
         self.done = True
@@ -170,7 +168,7 @@ class ResponseReader(_HeadReader):
     def on_message_begin(self) -> None:
         if self.done:
             raise ProtocolError("an answer that nobody asked for")
-        self._begin_head()
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._end_head()

@@ -20,9 +20,14 @@ class Routes(Generic[Endpoint]):
 
     def __init__(self, *routes: tuple[str, str, Endpoint]) -> None:
         self._routes = [(_methods(method), _pattern(path), endpoint) for method, path, endpoint in routes]
+        plain = [(method, path) for method, path, _ in routes if not {"{", "*"} & {*path, *method}]
+        self._found = {route: self._search(*route) for route in plain}
 
     def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
         """The endpoint and the values of the path's variables. Raises NotFound or MethodNotAllowed."""
+        return self._found.get((method, path)) or self._search(method, path)
+
+    def _search(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
         allowed: set[str] = set()
         for methods, pattern, endpoint in self._routes:
             match = pattern.fullmatch(path)

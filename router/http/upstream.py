@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -37,7 +38,9 @@ class Upstream:
     """
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()  # asked for once: Python 3.11 makes a system call for it
         self._idle: dict[str, dict[_Connection, float]] = {}  # since when, oldest first
+        self._busy: set[_Connection] = set()
 
     async def exchange(
         self, url: str, method: bytes, target: bytes, headers: Sequence[Header], body: bytes, begin: Begin
@@ -56,6 +59,12 @@ class Upstream:
                 pass
         await (await self._open(url)).exchange(method, head, body, begin)
 
+    def cut_off(self, url: str, reason: str) -> None:
+        """The worker is gone: what waits for its answers fails with a ConnectionError. A broken connection tells that
+        itself, a worker that hangs does not."""
+        for connection in [connection for connection in self._busy if connection.url == url]:
+            connection.cut_off(reason)
+
     async def get(self, url: str, target: str, *, max_bytes: int) -> tuple[int, bytes]:
         """Status and body, cut off after `max_bytes`. Raises OSError as `exchange` does."""
         kept = _Kept(max_bytes)
@@ -69,14 +78,22 @@ class Upstream:
 
     # For the connections
 
+    def begins(self, connection: "_Connection") -> "asyncio.Future[None]":
+        """To be done when the exchange on this connection has ended."""
+        self._busy.add(connection)
+        return self._loop.create_future()
+
     def keep(self, connection: "_Connection") -> None:
-        idle, now_s = self._idle.setdefault(connection.url, {}), _now_s()
+        """The exchange has ended, and it can take another."""
+        self._busy.discard(connection)
+        idle, now_s = self._idle.setdefault(connection.url, {}), monotonic()
         idle[connection] = now_s
         oldest, since_s = next(iter(idle.items()))
         if now_s - since_s > MAX_IDLE_S:  # after a peak, each that comes back sees off one that nobody needed
             oldest.close()
 
     def forget(self, connection: "_Connection") -> None:
+        self._busy.discard(connection)
         idle = self._idle.get(connection.url, {})
         idle.pop(connection, None)
         if not idle:
@@ -88,7 +105,7 @@ class Upstream:
         if not idle:
             return None
         connection, since_s = idle.popitem()
-        if _now_s() - since_s <= MAX_IDLE_S:
+        if monotonic() - since_s <= MAX_IDLE_S:
             return connection
         for old in [connection, *idle]:
             old.close()
@@ -99,7 +116,7 @@ class Upstream:
         tls = parts.scheme == "https"
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await asyncio.get_running_loop().create_connection(
+                _, connection = await self._loop.create_connection(
                     lambda: _Connection(self, url),
                     parts.hostname or "",
                     parts.port or (443 if tls else 80),
@@ -132,7 +149,7 @@ class _Connection(asyncio.Protocol):
             raise _GivenUp
         self._begin, self._feed, self._heard = begin, None, False
         self._reader.expect(method)
-        self._answered = answered = asyncio.get_running_loop().create_future()
+        self._answered = answered = self._upstream.begins(self)
         self._transport.writelines([head, body] if body else [head])
         try:
             await answered
@@ -143,7 +160,12 @@ class _Connection(asyncio.Protocol):
                 self._transport.resume_reading()
                 self._upstream.keep(self)
             else:
+                self._upstream.forget(self)
                 self._transport.abort()
+
+    def cut_off(self, reason: str) -> None:
+        self._end(ConnectionError(reason))
+        self._transport.abort()
 
     def close(self) -> None:
         self._upstream.forget(self)
@@ -194,8 +216,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._upstream.forget(self)
+        if self._answered is None or self._answered.done():
+            return
         if self._reader.done:
-            self._end(ConnectionError("an answer could not be delivered"))  # where one waits, `feed` did raise
+            self._end(ConnectionError("an answer could not be delivered"))  # `feed` did raise
             return
         try:
             self._reader.end()
@@ -222,10 +246,6 @@ class _Kept:
     def feed(self, pieces: Sequence[bytes], last: bool) -> None:
         for piece in pieces:
             self.body += piece[: self._max_bytes - len(self.body)]
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _request_head(url: str, method: bytes, target: bytes, headers: Sequence[Header], body: bytes) -> bytes:

@@ -1,15 +1,18 @@
 """What is continued from the cache must be, token for token, what the plain path makes of the whole conversation."""
 
+import json
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, TypeAlias
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from kv_events.hashing import block_hashes
+from protocol.chat_reader import ChatReader
 from protocol.errors import InvalidRequest
 from protocol.message_template import MessageTemplate, NotByMessage
 from protocol.prompt_tokens import PromptTokens
@@ -73,6 +76,11 @@ WHOLE = {
     "{{ text }}",
     "the time in each": "{% for m in messages %}{{ strftime_now('%Y') }}{{ m.content }}{% endfor %}",
     "in an alias": "{% set x = [messages] %}{% for m in messages %}{{ x[0] | length }}{{ m.content }}{% endfor %}",
+    "the time in each, by another name": "{% if strftime_now is defined %}{% set date = 'x' %}{% endif %}"
+    "{% set today = date %}{% for m in messages %}{{ today }}{{ m.content }}{% endfor %}",
+    "the time kept": "{% set ns = namespace(t=0) %}{% set ns.t = strftime_now('%Y') %}{% for m in messages %}{{ ns.t }}"
+    "{{ m.content }}{% endfor %}",
+    "taken apart": "{% for role, content in messages %}{{ role }}{% endfor %}",
     "in a macro": "{% macro n() %}{{ messages | length }}{% endmacro %}{% for m in messages %}{{ n() }}{% endfor %}",
 }
 
@@ -104,10 +112,27 @@ TURNS = st.lists(
 """Each keeps some messages of the conversation, mostly all, and appends others: growth, forks, edits, repetitions."""
 
 
-def encoder_for(tokenizer: PreTrainedTokenizerFast, template: str, **options: int) -> PromptEncoder:
+class Reader:
+    """Chats read one after the other, as a router does it, of one tokenizer and template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, template: str, **options: int) -> None:
+        self.encoder = encoder_for(tokenizer, template)
+        self.chats = ChatReader(**options)
+
+    def read(self, body: bytes) -> tuple[PromptTokens, int]:
+        """With the bytes that had to be tokenized."""
+        chat = self.chats.read(body)
+        encoding = self.encoder.begin(chat)
+        prompt, printed = encoding.finish()
+        if printed is not None:
+            self.chats.keep(chat, printed)
+        return prompt, encoding.new_bytes
+
+
+def encoder_for(tokenizer: PreTrainedTokenizerFast, template: str) -> PromptEncoder:
     tokenizer = deepcopy(tokenizer)
     tokenizer.chat_template = template
-    return PromptEncoder(tokenizer, **options)
+    return PromptEncoder(tokenizer)
 
 
 def plainly(encoder: PromptEncoder, fields: dict[str, Any]) -> list[int] | str:
@@ -120,21 +145,20 @@ def plainly(encoder: PromptEncoder, fields: dict[str, Any]) -> list[int] | str:
     return ids
 
 
-def with_cache(encoder: PromptEncoder, fields: dict[str, Any]) -> PromptTokens | str:
+def with_cache(reader: Reader, body: bytes) -> PromptTokens | str:
     try:
-        [prompt] = encoder.begin(chat_request(fields), 0).finish()
+        return reader.read(body)[0]
     except InvalidRequest as error:
         return error.message
-    return prompt
 
 
-def check(encoder: PromptEncoder, turns: Turns) -> None:
+def check(reader: Reader, turns: Turns) -> None:
     messages: list[dict[str, Any]] = []
     for kept, more, options in turns:
         messages = [*messages[:kept], *more] or [{"role": "user", "content": "hi"}]
-        fields = {"messages": messages, **options}
-        prompt = with_cache(encoder, fields)
-        assert (prompt if isinstance(prompt, str) else list(prompt)) == plainly(encoder, fields)
+        fields = {**options, "messages": messages}
+        prompt = with_cache(reader, json.dumps(fields).encode() if "tools" in options else orjson.dumps(fields))
+        assert (prompt if isinstance(prompt, str) else list(prompt)) == plainly(reader.encoder, fields)
         if isinstance(prompt, PromptTokens):
             for size in (1, 4):
                 assert prompt.block_hashes(size, 7, block_hashes) == block_hashes(prompt.token_ids, size, 7)
@@ -143,12 +167,12 @@ def check(encoder: PromptEncoder, turns: Turns) -> None:
 @pytest.mark.parametrize("template", BY_MESSAGE.values(), ids=BY_MESSAGE)
 def test_templates_that_print_messages_one_by_one(template: str) -> None:
     MessageTemplate(template)
-    encoder = encoder_for(KINDS["byte level"], template)
+    reader = Reader(KINDS["byte level"], template)
 
     @settings(max_examples=30, deadline=None)
     @given(turns=TURNS)
     def same(turns: Turns) -> None:
-        check(encoder, turns)
+        check(reader, turns)
 
     same()
 
@@ -162,37 +186,35 @@ def test_templates_in_which_messages_depend_on_others_are_told_apart(template: s
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("template", [*list(BY_MESSAGE.values())[1:3], *list(WHOLE.values())[:1]])
 def test_tokenizers_of_every_kind(kind: str, template: str) -> None:
-    encoder = encoder_for(KINDS[kind], template)
+    reader = Reader(KINDS[kind], template)
 
     @settings(max_examples=10, deadline=None)
     @given(turns=TURNS)
     def same(turns: Turns) -> None:
-        check(encoder, turns)
+        check(reader, turns)
 
     same()
 
 
 def test_a_cache_too_small_for_all() -> None:
-    encoder = encoder_for(KINDS["byte level"], BY_MESSAGE["one by one"], max_cached_bytes=6000)
+    reader = Reader(KINDS["byte level"], BY_MESSAGE["one by one"], max_cached_bytes=6000)
 
     @settings(max_examples=20, deadline=None)
     @given(turns=TURNS)
     def same(turns: Turns) -> None:
-        check(encoder, turns)
+        check(reader, turns)
 
     same()
 
 
 def test_a_next_turn_has_nothing_to_do_but_its_own_messages() -> None:
-    encoder = encoder_for(KINDS["byte level"], BY_MESSAGE["default system message"])
+    reader = Reader(KINDS["byte level"], BY_MESSAGE["default system message"])
     messages = [{"role": ("user", "assistant")[i % 2], "content": "long " * 50} for i in range(9)]
-    whole = encoder.begin(chat_request({"messages": messages}), 0)
-    whole.finish()
+    _, whole_bytes = reader.read(orjson.dumps({"messages": messages}))
     more = [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "no"}]
-    follow_up = encoder.begin(chat_request({"messages": messages + more}), 0)
-    assert whole.new_bytes > 9 * 250
-    assert follow_up.new_bytes < 2 * 250 + 100  # places are odd and even: one message more than the new ones
-    [prompt] = follow_up.finish()
+    prompt, new_bytes = reader.read(orjson.dumps({"messages": messages + more}))
+    assert whole_bytes > 9 * 250
+    assert new_bytes < 2 * 250 + 100  # places are odd and even: one message more than the new ones
     hashed: list[int] = []
 
     def counting(tokens: Sequence[int], block_size: int, parent: int) -> list[int]:
@@ -200,15 +222,19 @@ def test_a_next_turn_has_nothing_to_do_but_its_own_messages() -> None:
         return block_hashes(tokens, block_size, parent)
 
     prompt.block_hashes(4, 1, counting)
-    [same] = encoder.begin(chat_request({"messages": messages + more}), 0).finish()
+    same, _ = reader.read(orjson.dumps({"messages": messages + more}))
     same.block_hashes(4, 1, counting)
     assert hashed[0] == len(prompt)  # nobody had asked for hashes before
     assert hashed[1] < 60
 
 
-def test_another_salt_finds_nothing() -> None:
-    encoder = encoder_for(KINDS["byte level"], BY_MESSAGE["one by one"])
-    fields = {"messages": [{"role": "user", "content": "hello"}] * 4}
-    encoder.begin(chat_request(fields), 0).finish()
-    assert encoder.begin(chat_request(fields), 0).new_bytes == 0
-    assert encoder.begin(chat_request(fields | {"cache_salt": "s"}), 0).new_bytes > 4 * 30
+@pytest.mark.parametrize(
+    "option", [{"cache_salt": "s"}, {"model": "other"}, {"tools": TOOLS}, {"add_special_tokens": True}]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_another_salt_and_whatever_else_matters_finds_nothing(option: dict[str, Any], first: bool) -> None:
+    reader = Reader(KINDS["byte level"], BY_MESSAGE["one by one"])
+    chat = {"messages": [{"role": "user", "content": "hello"}] * 4}
+    reader.read(orjson.dumps(chat))
+    assert reader.read(orjson.dumps(chat))[1] < 10
+    assert reader.read(orjson.dumps({**option, **chat} if first else {**chat, **option}))[1] > 4 * 30

@@ -1,26 +1,30 @@
 from array import array
+from dataclasses import dataclass
 from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.conversation_cache import Conversation, ConversationCache
-from protocol.prompt_tokens import PromptTokens
-from protocol.segments import TokenizedText
 
 MESSAGES = st.lists(st.sampled_from([b"{}", b"{a}", b"{ab}", b"{b}"]), min_size=1, max_size=6)
 
 
-def conversation(messages: list[bytes], text: str = "") -> Conversation:
-    ends = array("Q", accumulate((1 + len(each) for each in messages), initial=1))[1:]
-    empty = array("Q", (0,))
-    return Conversation(
-        key(messages), ends, ends, TokenizedText(text, array("I"), empty, empty), PromptTokens(array("I"))
-    )
+@dataclass(frozen=True)
+class Text:
+    size_bytes: int = 0
+
+    def continuable(self, messages: int) -> int:
+        return messages
+
+
+def conversation(messages: list[bytes], text_bytes: int = 0) -> Conversation:
+    ends = array("Q", accumulate((1 + len(each) for each in messages), initial=0))[1:]
+    return Conversation(key(messages), ends, b"[]", None, Text(text_bytes))
 
 
 def key(messages: list[bytes]) -> bytes:
-    return b"\n[" + b",".join(messages)
+    return b"[" + b",".join(messages)
 
 
 def common(first: list[bytes], second: list[bytes]) -> int:
@@ -65,5 +69,5 @@ def test_what_was_used_last_stays_and_what_is_too_large_is_not_kept() -> None:
     cache.keep(conversation([b"{b}"]))
     cache.longest(key([b"{a}"]))
     cache.keep(conversation([b"{c}"]))
-    cache.keep(conversation([b"{d}"], text="x" * 2 * size))
+    cache.keep(conversation([b"{d}"], text_bytes=2 * size))
     assert [cache.longest(key([each])) is not None for each in (b"{a}", b"{b}", b"{c}", b"{d}")] == [1, 0, 1, 0]

@@ -8,7 +8,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from protocol.prompts import Encoding, PromptEncoder
-from protocol.requests import parse_chat
 from router.prompt_reader import INLINE_BYTES, PromptReader
 from router.records import ModelCard
 
@@ -47,7 +46,7 @@ async def test_only_new_text_that_is_long_leaves_the_event_loop(
     for more in ([], messages[1:], [{"role": "user", "content": "and " * INLINE_BYTES}]):
         messages = messages + more
         body = orjson.dumps({"model": "m", "messages": messages})
-        route = await reader.read(parse_chat(body), len(body), "id")
+        route = await reader.chat(body, "id")
         assert route.prompt_tokens == len(route.prompts[0]) > INLINE_BYTES
     on_loop = [thread is threading.current_thread() for thread in threads]
     assert on_loop == [False, True, False]
@@ -57,13 +56,13 @@ async def test_a_model_without_a_tokenizer_is_placed_by_text_and_says_so(tokeniz
     reader = PromptReader(tokenizer_path)
     await reader.learn([ModelCard("m"), ModelCard("n")])
     body = orjson.dumps({"model": "other", "messages": [{"role": "user", "content": "x"}], "user": "u"})
-    route = await reader.read(parse_chat(body), len(body), "id")
+    route = await reader.chat(body, "id")
     assert (route.session, route.follow_up) == ("u", False)
     assert route.unknown_prompt == "the model 'other' is not known yet"
 
 
 async def text_of(body: dict[str, Any]) -> bytes:
-    [prompt] = (await PromptReader(None).read(parse_chat(orjson.dumps(body)), 0, "id")).prompts
+    [prompt] = (await PromptReader(None).chat(orjson.dumps(body), "id")).prompts
     return bytes(array("I", prompt))
 
 
@@ -72,6 +71,6 @@ async def test_a_text_begins_as_the_earlier_turn_s_whatever_else_the_body_says()
     first = await text_of({"model": "m", "messages": messages})
     later = [*messages, {"role": "assistant", "content": "yes"}]
     second = await text_of({"temperature": 0.5, "messages": later, "stream": True, "model": "m"})
-    assert second.startswith(first[:-4]), "but for the end of the list"
+    assert second.startswith(first)
     assert len(second) > len(first)
     assert not (await text_of({"model": "m", "messages": messages, "tools": [{}]})).startswith(first[:8])
