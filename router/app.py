@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from kv_events.subscriber import Switchboard
 from policies.registry import make_policy
+from router.collector import short_collections
 from router.config import RouterConfig, WorkerSpec
 from router.core import RouterCore
 from router.gateway import Gateway
@@ -82,6 +83,7 @@ async def running(config: RouterConfig) -> AsyncIterator[RunningRouter]:
 
 def build(stack: AsyncExitStack, config: RouterConfig, loads: LoadTable | None = None) -> Parts:
     """All but the front; it has no workers yet. `stack` takes it down. `loads` is what several processes share."""
+    stack.enter_context(short_collections())
     upstream = Upstream()
     stack.callback(upstream.close)
     switchboard = Switchboard(bind_host=config.host)

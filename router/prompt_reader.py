@@ -4,7 +4,6 @@ Where there is no tokenizer, or the prompt is more than text, its text stands in
 """
 
 import asyncio
-import gc
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -59,8 +58,6 @@ class PromptReader:
                 error,
             )
             return f"no tokenizer for {model!r} from {source!r}: {error}"
-        finally:
-            gc.freeze()  # what was imported stays: to look through it again and again would stop all streams for 0.1 s
 
     async def chat(self, body: bytes, request_id: str, session: str | None = None) -> RouteRequest:
         """Raises InvalidRequest for what is no chat. A prompt that cannot be tokenized is placed by its text, and the
