@@ -3,5 +3,6 @@
 Core: `core` (the state machine), `fleet` (workers and their slots), `index` (who has which prefix, with `orphans` and
 `leases`), `load` (what waits where), `request_view` (what policies see of a request).
 Shells: `gateway` (HTTP front), `relay` (upstream), `worker_link` (health, `discovery`, events),
-`prompt_reader` (tokens), `metrics`, `collector` (short pauses), `app`. `processes`: several of all this on one port.
+`prompt_reader` (tokens; `text_encoder` where there are none), `metrics`, `collector` (short pauses), `app`.
+`processes`: several of all this on one port.
 """

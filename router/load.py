@@ -42,7 +42,8 @@ WRITTEN = Struct(f"{TOKENS_PER_S - AT + 1}d")
 
 
 class Loads(NamedTuple):
-    """What slots have to do, in columns of the shape (slots,). policies/views.py says what each is."""
+    """What slots have to do, in columns of the shape (slots,). policies/views.py says what each is: `Candidates`
+    ends with the same."""
 
     queued_prefill_tokens: Column
     active_requests: Column

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load import DECODE_MEMORY_S, MAX_SLOTS, LoadTable, PrefillRate, SlotLoad
+from policies.views import Candidates
+from router.load import DECODE_MEMORY_S, MAX_SLOTS, Loads, LoadTable, PrefillRate, SlotLoad
 
 
 class Load(SlotLoad):
@@ -31,6 +32,10 @@ class Load(SlotLoad):
     @property
     def waiting_requests(self) -> float:
         return self.cell("waiting_requests", 0.0)
+
+
+def test_a_policy_sees_the_columns_by_the_names_that_the_table_has_for_them() -> None:
+    assert Candidates._fields == ("keys", "cached_tokens", *Loads._fields)
 
 
 def test_backlog_counts_uncached_tokens_until_the_first_token() -> None:
